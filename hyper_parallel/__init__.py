@@ -1,0 +1,27 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How one tensor lies along one mesh axis: cut, whole, or waiting for a reduction.
+"""Tensor parallelism for MindSpore: a written, checked plan from the model, and the same numbers on every rank."""
+from hyper_parallel.platform import cpu_kernels as _cpu_kernels
+
+# MindFormers binds operators by name when it is imported, so what the CPU lacks has to be there before.
+_cpu_kernels.maybe_install()
+
+from hyper_parallel.core.dtensor.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
+from hyper_parallel.core.dtensor.dtensor import DFunction, DTensor, SkipDTensorDispatch, distribute_tensor  # noqa: E402
+from hyper_parallel.core.fully_shard.api import fully_shard  # noqa: E402
+from hyper_parallel.core.pipeline_parallel import PipelineStage  # noqa: E402
+from hyper_parallel.core.shard.shard_module import shard_module  # noqa: E402
+
+

@@ -1,0 +1,23 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How one tensor lies along one mesh axis: cut, whole, or waiting for a reduction.
+"""Ulysses and ring attention over a context axis."""
+from hyper_parallel.core.later_tiers import refuse
+
+
+class ContextParallel:
+    """Style object that MindFormers builds for `parallelism.context_parallel > 1`."""
+
+    def __init__(self, *_, **__):
+        refuse("context parallelism", "parallelism.context_parallel")

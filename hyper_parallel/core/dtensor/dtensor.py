@@ -1,0 +1,233 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How one tensor lies along one mesh axis: cut, whole, or waiting for a reduction.
+"""A tensor of which every rank holds a part: local storage, the mesh, and a placement per axis."""
+from typing import Optional, Sequence, Tuple
+
+from mindspore import Parameter, Tensor
+from mindspore.common._grad_function import _Function
+
+from hyper_parallel.core.dtensor.device_mesh import DeviceMesh
+from hyper_parallel.core.dtensor.dispatch import (
+    SkipDTensorDispatch, dispatch_is_skipped, refuse_operator, run_on_local_tensors)
+from hyper_parallel.core.dtensor.gather import gather_whole, shard_whole
+from hyper_parallel.core.dtensor.layout import Layout
+from hyper_parallel.core.dtensor.placement_types import Placement, Shard
+from hyper_parallel.core.dtensor.slice_map import SliceMap
+
+__all__ = ["DFunction", "DTensor", "SkipDTensorDispatch", "distribute_tensor"]
+
+
+class DFunction(_Function):
+    """Base of autograd functions whose forward and backward see DTensors; MindFormers subclasses it at import."""
+
+
+def _normalized(placements: Sequence[Placement], mesh: DeviceMesh, ndim: int) -> Tuple[Placement, ...]:
+    placements = tuple(placements)
+    if len(placements) != mesh.ndim:
+        raise ValueError(f"{len(placements)} placements {placements} for a mesh of {mesh.ndim} axes "
+                         f"{mesh.mesh_dim_names}: give one placement per axis")
+    return tuple(p.normalize(ndim) if isinstance(p, Shard) else p for p in placements)
+
+
+class DTensor(Tensor):
+    """The part of a tensor that this rank holds, with what is needed to find the whole.
+
+    `shape` is the whole's, `local_shape` this rank's. A DTensor *stores*: `to_local()` is the storage itself, and
+    writing to it writes the DTensor. Where placements alone cannot say which rows a rank holds (fused sections, KV
+    copies, padding), a SliceMap on one axis does.
+
+    Args:
+        local (Tensor | DTensor): this rank's part, or a DTensor to share.
+        device_mesh (DeviceMesh): may be left out when `local` is a DTensor.
+        placements (Sequence[Placement]): one per axis, in mesh order.
+        slice_map (SliceMap): optional record of the parts; its axes are names of the mesh's axes.
+
+    Examples:
+        >>> weight = DTensor.from_local(local, mesh, (Replicate(), Shard(0)))
+        >>> weight.shape, weight.local_shape
+        ((128, 64), (64, 64))
+    """
+
+    def __new__(cls, local, device_mesh=None, placements=None, slice_map=None):
+        storage = local.to_local() if isinstance(local, DTensor) else local
+        obj = Tensor._make_subclass(cls, storage)
+        obj._local = storage
+        if isinstance(local, DTensor):
+            device_mesh, placements, slice_map = local.device_mesh, local.placements, local.slice_map
+        obj._mesh = device_mesh
+        obj._placements = _normalized(placements, device_mesh, storage.ndim)
+        obj._slice_map = slice_map
+        obj.main_gradient = None
+        return obj
+
+    def __init__(self, *_, **__):  # the storage is complete after __new__; Tensor's own __init__ would replace it
+        pass
+
+    def __fallback__(self, func, args, kwargs=None):
+        if dispatch_is_skipped():
+            return run_on_local_tensors(func, args, kwargs or {}, DTensor)
+        return refuse_operator(func, args, DTensor)
+
+    @staticmethod
+    def from_local(local: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement]) -> "DTensor":
+        """The DTensor whose part on this rank is `local`; no copy, no communication."""
+        return DTensor(local, device_mesh, placements)
+
+    def to_local(self) -> Tensor:
+        """This rank's part: the storage itself, not a copy."""
+        return self._local
+
+    def full_tensor(self) -> Tensor:
+        """The whole, on every rank; gathers over every axis that cuts it."""
+        return gather_whole(self)
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The mesh that the placements speak of."""
+        return self._mesh
+
+    @property
+    def placements(self) -> Tuple[Placement, ...]:
+        """One placement per mesh axis, in mesh order."""
+        return self._placements
+
+    @property
+    def slice_map(self) -> Optional[SliceMap]:
+        """The record of the parts where placements cannot say it; None where they can."""
+        return self._slice_map
+
+    @property
+    def layout(self) -> Layout:
+        """The same facts in MindSpore's own terms (device matrix, tensor map)."""
+        return Layout(self._mesh, self._placements, self._local.ndim)
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        """Shape of the whole."""
+        if self._slice_map is not None:
+            return self._slice_map.shape
+        whole = list(self._local.shape)
+        for axis, placement in enumerate(self._placements):
+            if isinstance(placement, Shard):
+                whole[placement.dim] *= self._mesh.size(axis)
+        return tuple(whole)
+
+    @property
+    def local_shape(self) -> Tuple[int, ...]:
+        """Shape of this rank's part."""
+        return tuple(self._local.shape)
+
+    @property
+    def data(self) -> Tensor:
+        """The plain local tensor: MindSpore's checkpoint loader compares and fills it."""
+        return self._local
+
+    @data.setter
+    def data(self, value: Tensor):
+        local = value.to_local() if isinstance(value, DTensor) else value
+        if tuple(local.shape) != self.local_shape:
+            raise ValueError(f"data of shape {tuple(local.shape)} for a part of shape {self.local_shape} "
+                             f"(whole {self.shape}): assign this rank's part")
+        self._local.data = local
+
+    def set_data(self, data, slice_shape=False):
+        """Replace this rank's part by a tensor of the same local shape."""
+        local = data.to_local() if isinstance(data, DTensor) else data
+        if tuple(local.shape) != self.local_shape:
+            raise ValueError(f"set_data got shape {tuple(local.shape)} for a part of shape {self.local_shape} "
+                             f"(whole {self.shape}): pass this rank's part")
+        if isinstance(self._local, Parameter):
+            self._local.set_data(local, slice_shape)
+        else:
+            self._local.assign_value(local)
+        return self
+
+    @property
+    def grad(self) -> Optional["DTensor"]:
+        """The gradient of this rank's part, laid out like it; None before a backward."""
+        return self._laid_out_like(getattr(self._local, "grad", None))
+
+    @grad.setter
+    def grad(self, value):
+        self._local.grad = value.to_local() if isinstance(value, DTensor) else value
+
+    @property
+    def main_grad(self) -> Optional["DTensor"]:
+        """The float32 gradient, reduced over the data-parallel ranks; None without `fully_shard` or a backward."""
+        return None if self.main_gradient is None else self._laid_out_like(self.main_gradient.read())
+
+    def _laid_out_like(self, local):
+        return None if local is None else DTensor(local, self._mesh, self._placements, self._slice_map)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the part is trained; setting it reaches the local Parameter that the forward uses."""
+        return getattr(self._local, "requires_grad", False)
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool):
+        if isinstance(self._local, Parameter):
+            self._local.requires_grad = value
+        if isinstance(self, Parameter):
+            Parameter.requires_grad.fset(self, value)
+
+    def clone(self, init=None):
+        """A copy of the same layout; a Parameter when this is one (`init` "same" or "zeros", as for a Parameter)."""
+        if init == "zeros":
+            with SkipDTensorDispatch():
+                local = self._local * 0
+        else:
+            local = Tensor(self._local.asnumpy(), self._local.dtype)
+        if not isinstance(self, Parameter):
+            return self._laid_out_like(local)
+        copied = Parameter(self._laid_out_like(local), name=self.name, requires_grad=self.requires_grad)
+        return copied
+
+    def asnumpy(self):
+        """The whole as a numpy array; gathers like `full_tensor`."""
+        return self.full_tensor().asnumpy()
+
+    def __repr__(self):
+        parts = ", ".join(f"{axis}: {placement!r}" for axis, placement in zip(self._mesh.mesh_dim_names, self._placements))
+        return f"DTensor(shape={self.shape}, local_shape={self.local_shape}, dtype={self.dtype}, {parts})"
+
+    __str__ = __repr__
+
+    def __reduce_ex__(self, _):
+        raise TypeError("a DTensor holds one rank's part and its mesh; pickle `to_local()` or `full_tensor()` instead")
+
+
+def distribute_tensor(tensor: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensor:
+    """Cut a whole tensor, equal on all ranks, into a DTensor; a Parameter stays a Parameter.
+
+    Works on the meta device, where only shapes are cut.
+
+    Args:
+        tensor: the whole.
+        device_mesh: the mesh.
+        placements: Shard or Replicate per axis; the axis must divide the dim it cuts.
+
+    Raises:
+        ValueError: an axis does not divide its dim (the message names axis, dim and both numbers).
+
+    Examples:
+        >>> weight = distribute_tensor(Tensor(np.ones((8, 4), np.float32)), mesh, (Shard(0),))
+    """
+    placements = _normalized(placements, device_mesh, tensor.ndim)
+    local = shard_whole(tensor, device_mesh, placements)
+    if isinstance(tensor, Parameter):
+        leaf = Parameter(local, name=tensor.name, requires_grad=tensor.requires_grad)
+        return Parameter(DTensor(leaf, device_mesh, placements), name=tensor.name, requires_grad=tensor.requires_grad)
+    return DTensor(local, device_mesh, placements)
