@@ -19,14 +19,13 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).resolve().parent
 
-# MindFormers 2.0.0 asks for these by name; the two upper bounds are what its own requirements leave open.
+# What MindFormers 2.0.0 itself asks for; the pins stand here so that one command resolves them together.
 MINDFORMERS = [
     "mindformers==2.0.0",
     "transformers==4.57.1",
     "mindpet==1.0.4",
     "nltk==3.9.1",
     "setuptools>=83",
-    "pyarrow>=23.0.1,<24",
 ]
 
 
@@ -55,6 +54,9 @@ setup(
     install_requires=[
         "mindspore>=2.10.0,<2.11",
         "numpy<2",
+        # Not imported here: a later pyarrow refuses numpy 1.x, so that `pip install mindformers==2.0.0` on top of this
+        # package would resolve and then fail at `import mindformers`.
+        "pyarrow>=23.0.1,<24",
         "PyYAML",
         "rich",
         "safetensors",
