@@ -18,7 +18,7 @@ dim that is. *Local* is what one rank holds.
 """
 import operator
 from dataclasses import dataclass, fields
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,8 @@ class Cut:
                              f"{self._valid_text()}")
 
     def _valid_text(self) -> str:
-        return "valid part counts: " + (", ".join(map(str, self.valid_parts())) or "none")
+        valid = list(map(str, self.valid_parts())) or ["none"]
+        return "valid part counts: " + ", ".join(valid[:16] + ["…"] * (len(valid) > 16))
 
     def valid_parts(self) -> Tuple[int, ...]:
         """Every axis size that these sections allow, with the copies and padding they have."""
@@ -220,7 +221,7 @@ def nest_runs(outer: Sequence[Run], inner: Sequence[Run]) -> Iterator[Run]:
             low, high = max(run.start, held.local), min(run.start + run.rows, held.local + held.rows)
             if low < high:
                 yield Run(held.start + low - held.local, run.local + low - run.start, high - low,
-                           held.copies * run.copies, held.first and run.first)
+                          held.copies * run.copies, held.first and run.first)
 
 
 def merge_runs(runs: Iterable[Run]) -> List[Run]:
@@ -245,6 +246,21 @@ def overlapping_rows(mine: Sequence[Run], theirs: Sequence[Run]) -> List[Tuple[s
                 found.append(tuple(slice(low - run.start + run.local, high - run.start + run.local)
                                    for run in (own, other)))
     return found
+
+
+def take_rows(tensor: Any, dim: int, runs: Iterable[Run], rows: int, concatenate: Callable,
+              zeros: Optional[Callable]) -> Any:
+    """The runs along one dim glued to `rows` rows, with zeros in the gaps; see `SliceMap.shard_tensor`."""
+    parts, local = [], 0
+    for run in merge_runs(runs) + [Run(0, rows, 0, 1, True)]:
+        if run.local > local:
+            parts.append(zeros(tuple(tensor.shape[:dim]) + (run.local - local,) + tuple(tensor.shape[dim + 1:])))
+        if run.rows == tensor.shape[dim]:
+            parts.append(tensor)
+        elif run.rows:
+            parts.append(tensor[(slice(None),) * dim + (slice(run.start, run.start + run.rows),)])
+        local = run.local + run.rows
+    return parts[0] if len(parts) == 1 else concatenate(parts, dim)
 
 
 def _said_fields(record) -> Dict[str, Any]:

@@ -23,9 +23,10 @@ The same parameter name hides different bytes. With H = 4 heads, K = 2 kv heads 
     gate_up_interleaved    g0 u0 g1 u1 g2 u2 g3 u3
     blocks                 any sections, repeated
 
-Every function returns a `Cut` for `SliceMap(shape, (cut,))`, of dim 0 over axis "tp" unless told otherwise, and raises
+Every function returns a `Cut` for `SliceMap.of(shape, cut)`, of dim 0 over axis "tp" unless told otherwise, and raises
 ValueError with both numbers and the valid part counts when the axis does not fit.
 """
+import functools
 from typing import Sequence
 
 from hyper_parallel.core.dtensor.slice_map import Cut, Section
@@ -47,6 +48,7 @@ def _head_section(name: str, heads: int, head_dim: int, copies: int = 1) -> Sect
     return Section(heads * head_dim, unit=head_dim, copies=copies, name=name)
 
 
+@functools.lru_cache(maxsize=1024)
 def kv_heads_alone(heads: int, kv_heads: int, head_dim: int, parts: int, dim: int = 0, axis: str = "tp") -> Cut:
     """A k or v projection of its own: whole heads, copied when there are fewer of them than ranks.
 
@@ -57,6 +59,7 @@ def kv_heads_alone(heads: int, kv_heads: int, head_dim: int, parts: int, dim: in
     return Cut(axis, dim, parts, (_head_section("KV", kv_heads, head_dim, _kv_copies(heads, kv_heads, parts)),))
 
 
+@functools.lru_cache(maxsize=1024)
 def qkv_sections(heads: int, kv_heads: int, head_dim: int, parts: int, dim: int = 0, axis: str = "tp") -> Cut:
     """`[Q|K|V]`: `q0 q1 q2 q3 k0 k1 v0 v1 → q0 k0 v0 / q1 k0 v0 / q2 k1 v1 / q3 k1 v1` with 4 parts."""
     copies = _kv_copies(heads, kv_heads, parts)
@@ -64,6 +67,7 @@ def qkv_sections(heads: int, kv_heads: int, head_dim: int, parts: int, dim: int 
                                   _head_section("V", kv_heads, head_dim, copies)))
 
 
+@functools.lru_cache(maxsize=1024)
 def qkv_per_group(heads: int, kv_heads: int, head_dim: int, parts: int, dim: int = 0, axis: str = "tp") -> Cut:
     """`[q·R k v]×K`: `q0 q1 k0 v0 q2 q3 k1 v1 → q0 q1 k0 v0 / q2 q3 k1 v1` with 2 parts."""
     copies = _kv_copies(heads, kv_heads, parts)
@@ -72,21 +76,25 @@ def qkv_per_group(heads: int, kv_heads: int, head_dim: int, parts: int, dim: int
     return blocks(group, kv_heads, parts, dim, axis)
 
 
+@functools.lru_cache(maxsize=1024)
 def qkv_per_head(heads: int, head_dim: int, parts: int, dim: int = 0, axis: str = "tp") -> Cut:
     """`[q k v]×H`: `q0 k0 v0 q1 k1 v1 → q0 k0 v0 / q1 k1 v1` with 2 parts."""
     return blocks([_head_section(name, 1, head_dim) for name in "QKV"], heads, parts, dim, axis)
 
 
+@functools.lru_cache(maxsize=1024)
 def query_gate_per_head(heads: int, head_dim: int, parts: int, dim: int = 0, axis: str = "tp") -> Cut:
     """`[q gate]×H`: `q0 g0 q1 g1 → q0 g0 / q1 g1` with 2 parts."""
     return blocks([_head_section(name, 1, head_dim) for name in ("Q", "gate")], heads, parts, dim, axis)
 
 
+@functools.lru_cache(maxsize=1024)
 def gate_up_halves(ffn: int, parts: int, dim: int = 0, axis: str = "tp") -> Cut:
     """`[G|U]`: `g0 g1 g2 g3 u0 u1 u2 u3 → g0 g1 u0 u1 / g2 g3 u2 u3` with 2 parts; `ffn` rows in each half."""
     return Cut(axis, dim, parts, (Section(ffn, name="gate"), Section(ffn, name="up")))
 
 
+@functools.lru_cache(maxsize=1024)
 def gate_up_interleaved(ffn: int, parts: int, dim: int = 0, axis: str = "tp") -> Cut:
     """Pairs: `g0 u0 g1 u1 g2 u2 g3 u3 → g0 u0 g1 u1 / g2 u2 g3 u3` with 2 parts; `ffn` pairs."""
     return Cut(axis, dim, parts, (Section(2 * ffn, unit=2, name="gate/up pairs"),))

@@ -28,7 +28,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from hyper_parallel.core.dtensor.slice_cut import Cut, Run, Section, merge_runs, nest_runs, overlapping_rows
+from hyper_parallel.core.dtensor.slice_cut import Cut, Run, Section, merge_runs, nest_runs, overlapping_rows, take_rows
 
 __all__ = ["Cut", "Section", "SliceMap"]
 
@@ -92,6 +92,11 @@ class SliceMap:
         return _interned(tuple(shape), ())
 
     @classmethod
+    def of(cls, shape: Sequence[int], *cuts: Cut) -> "SliceMap":
+        """`SliceMap(shape, cuts)`, shared: equal maps from here and from the other constructors are one object."""
+        return _interned(tuple(shape), cuts)
+
+    @classmethod
     def plain(cls, shape: Sequence[int], dim: int, parts: int, axis: str = "tp", unit: int = 1,
               pad: bool = False) -> "SliceMap":
         """Equal chunks in rank order (`AABBCC → AA / BB / CC`), of whole units; `pad` appends zero rows if need be."""
@@ -101,10 +106,17 @@ class SliceMap:
     def sectioned(cls, shape: Sequence[int], dim: int, parts: int, sections: Sequence[Section], axis: str = "tp",
                   blocks: int = 1) -> "SliceMap":
         """Each section cut on its own (`AABB → AB / AB`); see `Cut`."""
-        return _interned(tuple(shape), (Cut(axis, _dim_of(shape, dim), parts, tuple(sections), blocks),))
+        return _sectioned(tuple(shape), dim, parts, tuple(sections), axis, blocks)
 
     def then(self, dim: int, parts: int, axis: str, unit: int = 1, pad: bool = False) -> "SliceMap":
         """What each rank holds, cut once more in plain chunks over another axis, as FSDP does inside tensor parallel.
+
+        The storage may cut through heads and sections; a rank of the first axis has its own bytes back once the second
+        axis is gathered::
+
+            whole                   qqQQkkKKvvVV
+            tp 0 / tp 1             qqkkvv / QQKKVV
+            fsdp 0 / fsdp 1 of tp 0 qqk / kvv
 
         Examples:
             >>> SliceMap.plain((8, 4), 0, 2, "tp").then(0, 4, "fsdp").local_shape()
@@ -171,12 +183,17 @@ class SliceMap:
         return local
 
     def unshard(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """The whole from every rank's part, in the order of `ranks()`; of copies the first is taken, padding is dropped.
+        """The whole from every rank's part; of copies the first is taken, padding is dropped.
 
-        With no cut any number of arrays is accepted.
+        Args:
+            arrays: in the order of `ranks()`. With no cut any number of them.
+
+        Raises:
+            ValueError: the number of arrays, a shape or a dtype is wrong.
         """
+        self._ranks_of(arrays)
         whole = np.empty(self.shape, arrays[0].dtype)
-        for rank, array in zip(self._ranks_of(arrays), arrays):
+        for rank, array in zip(self.ranks(), arrays):
             for whole_slices, local_slices in self.owned_pieces(rank):
                 whole[whole_slices] = array[local_slices]
         return whole
@@ -202,8 +219,9 @@ class SliceMap:
         """
         self._check_shape(tensor.shape, self.shape, "the whole")
         assert zeros is not None or not self.has_padding, "a map with padding needs `zeros`"
-        for dim, runs in enumerate(_runs(self, self._coordinates(rank))):
-            tensor = _take_rows(tensor, dim, runs, self._local_shape[dim], concatenate, zeros)
+        by_dim = _runs(self, self._coordinates(rank))
+        for dim in sorted({cut.dim for cut in self.cuts}):
+            tensor = take_rows(tensor, dim, by_dim[dim], self._local_shape[dim], concatenate, zeros)
         return tensor
 
     def copy_group(self, rank: Rank, section: Optional[int] = None, axis: Optional[str] = None) -> Tuple[int, ...]:
@@ -303,8 +321,8 @@ class SliceMap:
             raise ValueError(f"rank {dict(rank)} has no coordinate on {missing}; the cuts are over {self.axes}")
         for cut in self.cuts:
             if not 0 <= rank[cut.axis] < cut.parts:
-                raise ValueError(f"coordinate {rank[cut.axis]} on axis '{cut.axis}' of size {cut.parts}: valid are 0 to "
-                                 f"{cut.parts - 1}")
+                raise ValueError(f"no coordinate {rank[cut.axis]} on axis '{cut.axis}' of size {cut.parts}: "
+                                 f"valid are 0 to {cut.parts - 1}")
         return tuple(operator.index(rank[axis]) for axis in self.axes)
 
     def _cut_of(self, axis: Optional[str]) -> Cut:
@@ -317,10 +335,12 @@ class SliceMap:
     def _ranks_of(self, arrays: Sequence[Any]) -> List[Dict[str, int]]:
         """One rank per array, after a look at the number of arrays and their shapes."""
         ranks = self.ranks() if self.cuts else [{}] * len(arrays)
-        if len(arrays) != len(ranks):
-            raise ValueError(f"{len(arrays)} arrays for {len(ranks)} ranks ({self.describe()})")
+        if len(arrays) != len(ranks) or not ranks:
+            raise ValueError(f"{len(arrays)} arrays for {max(1, len(ranks))} ranks ({self.describe()})")
         for array in arrays:
             self._check_shape(array.shape, self._local_shape, "a rank's part")
+            if array.dtype != arrays[0].dtype:
+                raise ValueError(f"the ranks' parts differ in dtype: {arrays[0].dtype} and {array.dtype}")
         return ranks
 
     def _check_shape(self, found: Sequence[int], expected: Tuple[int, ...], what: str):
@@ -339,6 +359,12 @@ def _plain(shape: Tuple[int, ...], dim: int, parts: int, axis: str, unit: int, p
     dim = _dim_of(shape, dim)
     padding = -shape[dim] % (unit * parts) if pad else 0
     return _interned(shape, (Cut(axis, dim, parts, (Section(shape[dim], unit, padding=padding),)),))
+
+
+@functools.lru_cache(maxsize=4096)
+def _sectioned(shape: Tuple[int, ...], dim: int, parts: int, sections: Tuple[Section, ...], axis: str,
+               blocks: int) -> SliceMap:
+    return _interned(shape, (Cut(axis, _dim_of(shape, dim), parts, sections, blocks),))
 
 
 def _dim_of(shape: Sequence[int], dim: int) -> int:
@@ -368,16 +394,3 @@ def _pieces(slice_map: SliceMap, coordinates: Tuple[int, ...], first_only: bool)
 def _split_pairs(pairs: Sequence[Tuple[slice, slice]]) -> Tuple[Slices, Slices]:
     """One pair of slices per dim, as one pair of slice tuples."""
     return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
-
-
-def _take_rows(tensor, dim: int, runs: Sequence[Run], rows: int, concatenate: Callable, zeros: Optional[Callable]):
-    """The runs along one dim, glued, with zeros in the gaps."""
-    parts, local = [], 0
-    for run in merge_runs(runs) + [Run(0, rows, 0, 1, True)]:
-        if run.local > local:
-            parts.append(zeros(tuple(tensor.shape[:dim]) + (run.local - local,) + tuple(tensor.shape[dim + 1:])))
-        if run.rows:
-            is_all = run.rows == tensor.shape[dim]
-            parts.append(tensor if is_all else tensor[(slice(None),) * dim + (slice(run.start, run.start + run.rows),)])
-        local = run.local + run.rows
-    return parts[0] if len(parts) == 1 else concatenate(parts, dim)
