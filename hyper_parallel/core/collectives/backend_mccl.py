@@ -28,6 +28,7 @@ from hyper_parallel.core.collectives.naming import naming_errors
 
 _FLOAT32_HOLDS = (ms.bfloat16, ms.bool_, ms.int8, ms.uint8, ms.int16)
 _MINT_SUMS = (ms.int32, ms.int64)
+_neg, _zeros_like = ops.Neg(), ops.ZerosLike()
 
 
 class _AllReduce(ops.AllReduce):
@@ -98,7 +99,7 @@ def make_all_gather(group, dim, kind="all_gather"):
     before, after = group.index, group.size - 1 - group.index
 
     def place(x):
-        nothing = ops.neg(ops.zeros_like(x))
+        nothing = _neg(_zeros_like(x))
         return reduce(ops.concat((nothing,) * before + (x,) + (nothing,) * after, dim))
 
     def run(x):
@@ -152,7 +153,7 @@ def make_broadcast(group, source):
     reduce = _AllReduce("broadcast", group)
 
     def say(x):
-        return reduce(ops.neg(ops.zeros_like(x)) if silent else x)
+        return reduce(_neg(_zeros_like(x)) if silent else x)
 
     def run(x):
         if x.dtype == ms.float32 or x.dtype == ms.float16:
