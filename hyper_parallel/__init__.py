@@ -11,7 +11,6 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How one tensor lies along one mesh axis: cut, whole, or waiting for a reduction.
 """Tensor parallelism for MindSpore: a written, checked plan from the model, and the same numbers on every rank."""
 from hyper_parallel.platform import cpu_kernels as _cpu_kernels
 

@@ -11,7 +11,6 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How one tensor lies along one mesh axis: cut, whole, or waiting for a reduction.
 """One way to refuse what MindFormers imports by name but this version does not do yet.
 
 MindFormers imports these names when it is itself imported, so they must exist; asking one of them to work is an error

@@ -12,14 +12,21 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """The data that the planner writes and everything else reads: one spec per boundary, by plain names."""
+import hashlib
+import json
 from dataclasses import dataclass, field
-from typing import Any, Dict, Optional, Tuple
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
+
+from hyper_parallel.core.dtensor.slice_map import SliceMap
 
 from hyper_parallel.core.dtensor.placement_types import (  # re-exported: specs and placements are written together
     NamedPlacement, Partial, Placement, Replicate, Shard, format_placement, parse_placement, resolve_placements)
 
-__all__ = ["ModuleShardingSpec", "NamedPlacement", "Partial", "Placement", "Replicate", "Shard", "format_placement",
-           "parse_placement", "resolve_placements"]
+__all__ = ["ModuleShardingSpec", "NamedPlacement", "ParameterSpec", "Partial", "Placement", "Replicate", "Shard",
+           "ShardingPlan", "format_placement", "parse_placement", "resolve_placements"]
+
+SCHEMA_VERSION = 1
 
 
 @dataclass
@@ -37,6 +44,8 @@ class ModuleShardingSpec:
         tp_divide_attrs: names of int attributes of the module that the tp size divides, beside the known head counts.
         region_dispatch: False makes the boundary a local region in validate mode: its body sees local tensors.
         local_compute_fn: registry name or import path of a replacement for the module's forward.
+        semantic_role: the kind of boundary (`attention`, `mlp`, `norm`, `embedding`, `lm_head`, …).
+        out_size: size of the gathered dim of the result without padding; None leaves it.
 
     Examples:
         >>> ModuleShardingSpec(params={"q_proj.weight": {"tp": Shard(0)}, "o_proj.weight": {"tp": Shard(1)}},
@@ -52,4 +61,143 @@ class ModuleShardingSpec:
     tp_divide_attrs: Optional[Tuple[str, ...]] = None
     region_dispatch: Optional[bool] = None
     local_compute_fn: Optional[str] = None
+    semantic_role: Optional[str] = None
+    out_size: Optional[int] = None
     _tp_local_attr_plan: Optional[Any] = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """Everything a consumer needs to know of one parameter; none of them looks at its name to decide anything.
+
+    Args:
+        path: dotted path in the model.
+        shape: whole shape.
+        dtype: name of the dtype.
+        role: name of its ParamRole.
+        placement: layout on the mesh, by axis.
+        slice_map: which part of the whole each rank holds.
+        copies: consecutive ranks that hold the same rows and sum their gradients among themselves (KV copies).
+        grad_sum_axes: axes over which its gradient is partial, so that it has to be summed.
+        frozen: not trained.
+        aliases: other paths of the same object (tied weights).
+        reasons: the evidence, strongest first.
+        rejected: what else was possible, and why it lost.
+    """
+
+    path: str
+    shape: Tuple[int, ...]
+    dtype: str
+    role: str
+    placement: NamedPlacement
+    slice_map: SliceMap
+    copies: int = 1
+    grad_sum_axes: Tuple[str, ...] = ()
+    frozen: bool = False
+    aliases: Tuple[str, ...] = ()
+    reasons: Tuple[str, ...] = ()
+    rejected: Tuple[str, ...] = ()
+
+    @property
+    def local_shape(self) -> Tuple[int, ...]:
+        """Shape of one rank's part."""
+        return self.slice_map.local_shape()
+
+
+@dataclass
+class ShardingPlan:
+    """A tensor-parallel plan: plain data, decided from a model before any process group exists.
+
+    Args:
+        mesh_axes: `{axis: size}`.
+        boundaries: spec by module path, in the model's order.
+        parameters: spec by parameter path, in the model's order.
+        heads: `{attention module: (heads, kv heads, head size)}`, of the whole.
+        options: the switches it was made with.
+        sequence_dim: dim of the sequence in an activation.
+        expected: collectives of one forward and one backward, `{boundary kind: {"forward": …, "backward": …}}`.
+        bound: checked against a real Cell; argument names are its own.
+        notes: what a reader of the plan should know (a region kept whole, copies, padding).
+
+    Examples:
+        >>> plan = hp.plan("checkpoints/llama", tp=4)
+        >>> plan.save("plan.json"); hp.ShardingPlan.load("plan.json").hash == plan.hash
+        True
+    """
+
+    mesh_axes: Dict[str, int]
+    boundaries: Dict[str, ModuleShardingSpec]
+    parameters: Dict[str, ParameterSpec]
+    heads: Dict[str, Tuple[int, int, int]] = field(default_factory=dict)
+    options: Dict[str, Any] = field(default_factory=dict)
+    sequence_dim: int = 1
+    expected: Dict[str, Dict[str, Dict[str, int]]] = field(default_factory=dict)
+    bound: bool = False
+    notes: Tuple[str, ...] = ()
+
+    @property
+    def tp(self) -> int:
+        """Size of the tensor-parallel axis."""
+        return self.mesh_axes.get("tp", 1)
+
+    @property
+    def hash(self) -> str:
+        """Stable over processes and machines; ranks compare it before they apply."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+    def bind(self, cell, config=None) -> "ShardingPlan":
+        """The plan checked against a real Cell: names, argument names, head counts.
+
+        Raises:
+            ValueError: what does not fit, by name.
+        """
+        from hyper_parallel.distributed.binding import bind
+        return bind(self, cell)
+
+    def explain(self, path: Optional[str] = None) -> str:
+        """The report as text: a table of all parameters (layers folded), or all there is to say about one.
+
+        Args:
+            path: a parameter's path; None asks for the table.
+        """
+        from hyper_parallel.distributed.explain import explain
+        return explain(self, path)
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Plain data for JSON; `from_dict` is the inverse."""
+        from hyper_parallel.distributed.plan_json import plan_to_dict
+        return plan_to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ShardingPlan":
+        """Read what `to_dict` wrote.
+
+        Raises:
+            ValueError: another schema version, or no plan at all.
+        """
+        from hyper_parallel.distributed.plan_json import plan_from_dict
+        return plan_from_dict(data)
+
+    def save(self, file: Union[str, Path]) -> Path:
+        """Write the plan as JSON; folders are made."""
+        path = Path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, file: Union[str, Path]) -> "ShardingPlan":
+        """Read a plan that `save` wrote.
+
+        Raises:
+            ValueError: the file does not exist or holds no plan.
+        """
+        path = Path(file)
+        if not path.is_file():
+            raise ValueError(f"no plan at {str(path)!r}")
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{str(path)!r} holds no plan: {error}") from error
+        return cls.from_dict(data)

@@ -11,7 +11,6 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How one tensor lies along one mesh axis: cut, whole, or waiting for a reduction.
 """What depends on the device: kernels that a device lacks, process groups, autograd compatibility."""
 from hyper_parallel.platform.platform import Platform, get_platform
 

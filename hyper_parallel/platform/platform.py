@@ -11,7 +11,6 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How one tensor lies along one mesh axis: cut, whole, or waiting for a reduction.
 """Device services that MindFormers asks for through `get_platform()`."""
 from functools import lru_cache
 from typing import Sequence
@@ -25,8 +24,8 @@ class Platform:
     @staticmethod
     def create_group(rank_list: Sequence[int]) -> str:
         """Name of the process group of these ranks, made when it is not there yet."""
-        from hyper_parallel.core.collectives.groups import get_group_of
-        return get_group_of(tuple(rank_list)).name
+        from hyper_parallel.core.collectives.groups import get_group
+        return get_group(tuple(rank_list)).name
 
     @staticmethod
     def differentiable_sync_hook(*_, **__):

@@ -11,7 +11,6 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How one tensor lies along one mesh axis: cut, whole, or waiting for a reduction.
 """What a checkpoint needs to know of a distributed model."""
 from hyper_parallel.core.distributed_checkpoint.global_layout import get_global_layout
 

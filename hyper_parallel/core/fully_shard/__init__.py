@@ -11,7 +11,6 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How one tensor lies along one mesh axis: cut, whole, or waiting for a reduction.
 """Data-parallel sharding: who holds which part of parameters, gradients and optimizer state."""
 from hyper_parallel.core.fully_shard.api import HSDPModule, MixedPrecisionPolicy, fully_shard
 

@@ -11,7 +11,6 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How one tensor lies along one mesh axis: cut, whole, or waiting for a reduction.
 """`fully_shard`: a Cell whose gradients are reduced over the data-parallel ranks.
 
 This version replicates parameters over the data axis: the shard axis has size 1, and a larger one is refused by name

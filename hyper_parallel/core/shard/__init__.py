@@ -11,7 +11,6 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How one tensor lies along one mesh axis: cut, whole, or waiting for a reduction.
 """Parameters of a Cell become distributed tensors by a `{parameter name: placements}` record."""
 from hyper_parallel.core.shard.shard_module import shard_module
 from hyper_parallel.core.shard.sharding_plan import ShardingPlan

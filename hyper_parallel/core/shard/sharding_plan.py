@@ -11,7 +11,6 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""How one tensor lies along one mesh axis: cut, whole, or waiting for a reduction.
 """The thin record that MindFormers hands to `shard_module`; the planner's plan is another class."""
 from dataclasses import dataclass, field
 from typing import Dict, Sequence

@@ -1,0 +1,98 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Can it be right? Checks that fail closed, before any process group exists."""
+from typing import Any, Dict, Mapping, Optional
+
+from hyper_parallel.distributed.inventory import Inventory
+from hyper_parallel.distributed.model_facts import KEY_OF, ModelFacts
+from hyper_parallel.distributed.recipe_spec import ParameterSpec
+from hyper_parallel.distributed.tensor_parallel.param_role import ParamRole
+
+_WHOLE_BY_INTENT = (ParamRole.REPLICATED.name, ParamRole.MOE_GATE.name)
+
+
+def check_coverage(inventory: Inventory, parameters: Mapping[str, ParameterSpec]):
+    """Every parameter has a spec, once, and no large weight is whole without anybody having said so.
+
+    Raises:
+        ValueError: a 2-D weight that no evidence and no user kept whole would be replicated.
+    """
+    assert list(parameters) == list(inventory.parameters), "a parameter has no spec"
+    for spec in parameters.values():
+        kept = any("override" in reason or "replicate" in reason for reason in spec.reasons)
+        tp_cuts = bool(spec.slice_map.cuts)
+        is_one_rank = spec.placement.get("tp") is None
+        if len(spec.shape) >= 2 and not tp_cuts and not kept and not is_one_rank and spec.role == ParamRole.SKIP.name:
+            raise ValueError(f"{spec.path!r} {list(spec.shape)} would stay whole on every rank and nobody said so: add "
+                             f"auto_tp_config.overrides: [{{match: \"{spec.path}\", replicate: true}}] or a rule")
+
+
+def validate_model_compatibility(model: Any, *, tp_size: int, cp_size: int = 1, ep_size: int = 1,
+                                 seq_len: Optional[int] = None):
+    """Does the model's configuration divide by the sizes of a mesh?
+
+    Args:
+        model: a Cell or module with a `config`, a configuration object, or a dict.
+        tp_size: tensor-parallel size; must divide the heads, and the kv heads or be a multiple of them.
+        cp_size: context-parallel size; must divide the sequence.
+        ep_size: expert-parallel size; must divide the experts.
+        seq_len: sequence length, where it matters.
+
+    Raises:
+        ValueError: names the configuration's field, both numbers and the valid sizes.
+
+    Examples:
+        >>> validate_model_compatibility({"num_attention_heads": 8, "hidden_size": 64}, tp_size=4)
+    """
+    facts = ModelFacts.from_config(getattr(model, "config", model))
+    _check_field("heads", facts.heads, tp_size, "tp_size")
+    kv_heads = facts.kv_heads
+    if kv_heads and kv_heads % tp_size and tp_size % kv_heads:
+        _refuse("kv_heads", kv_heads, tp_size, "tp_size",
+                [size for size in range(1, (facts.heads or kv_heads) + 1)
+                 if (facts.heads or size) % size == 0 and (kv_heads % size == 0 or size % kv_heads == 0)])
+    _check_field("experts", facts.experts, ep_size, "ep_size")
+    if seq_len is not None and seq_len % cp_size:
+        raise ValueError(f"seq_len {seq_len} is not divisible by cp_size {cp_size}; valid sizes: {_sizes(seq_len)}")
+
+
+def _check_field(name: str, value: Optional[int], size: int, argument: str):
+    if value and value % size:
+        _refuse(name, value, size, argument, [d for d in range(1, value + 1) if value % d == 0])
+
+
+def _refuse(name: str, value: int, size: int, argument: str, valid):
+    raise ValueError(f"{KEY_OF[name]} {value} is not divisible by {argument} {size}; valid sizes: "
+                     f"{', '.join(map(str, valid))}")
+
+
+def _sizes(number: int) -> str:
+    return ", ".join(str(d) for d in range(1, number + 1) if number % d == 0)
+
+
+def check_mesh(mesh_axes: Dict[str, int], mesh) -> None:
+    """The mesh offers the axes of the plan, in the sizes that the plan was made for.
+
+    Raises:
+        ValueError: an axis is missing or has another size.
+    """
+    for axis, size in mesh_axes.items():
+        if size == 1 and axis not in (mesh.mesh_dim_names or ()):
+            continue
+        if axis not in (mesh.mesh_dim_names or ()):
+            raise ValueError(f"the plan cuts over axis {axis!r}, but the mesh's axes are {mesh.mesh_dim_names}: name one "
+                             f"of them {axis!r}")
+        if mesh.size(axis) != size:
+            raise ValueError(f"the plan was made for {axis} {size}, but the mesh's axis {axis!r} has size "
+                             f"{mesh.size(axis)}: plan again with tp={mesh.size(axis)}")

@@ -1,0 +1,110 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A plan as plain data and back: placements as words, slice maps once each."""
+from dataclasses import fields
+from typing import Any, Dict, Mapping, Optional
+
+from hyper_parallel.core.dtensor.placement_types import NamedPlacement, format_placement, parse_placement
+from hyper_parallel.core.dtensor.slice_map import SliceMap
+from hyper_parallel.distributed.recipe_spec import SCHEMA_VERSION, ModuleShardingSpec, ParameterSpec, ShardingPlan
+from hyper_parallel.distributed.tensor_parallel.head_count import TpLocalAttrPlan
+
+_ARGUMENT_FIELDS = ("params", "in_src", "in_dst")
+_LAYOUT_FIELDS = ("out_src", "out_dst")
+
+
+def _words(named: Optional[NamedPlacement]) -> Optional[Dict[str, str]]:
+    return None if named is None else {axis: format_placement(placement) for axis, placement in named.items()}
+
+
+def _placements(words: Optional[Mapping[str, str]]) -> Optional[NamedPlacement]:
+    return None if words is None else {axis: parse_placement(word) for axis, word in words.items()}
+
+
+def _spec_to_dict(spec: ModuleShardingSpec) -> Dict[str, Any]:
+    data: Dict[str, Any] = {}
+    for one in fields(spec):
+        value = getattr(spec, one.name)
+        if value is None:
+            continue
+        if one.name in _ARGUMENT_FIELDS:
+            value = {name: _words(named) for name, named in value.items()}
+        elif one.name in _LAYOUT_FIELDS:
+            value = _words(value)
+        elif one.name == "_tp_local_attr_plan":
+            value = {"auto_divide": list(value.auto_divide), "user_divide": list(value.user_divide),
+                     "targets": [list(target) for target in value.targets]}
+        elif isinstance(value, tuple):
+            value = list(value)
+        data[one.name] = value
+    return data
+
+
+def _spec_from_dict(data: Mapping[str, Any]) -> ModuleShardingSpec:
+    read: Dict[str, Any] = dict(data)
+    for name in _ARGUMENT_FIELDS:
+        if name in read:
+            read[name] = {key: _placements(words) for key, words in read[name].items()}
+    for name in _LAYOUT_FIELDS:
+        if name in read:
+            read[name] = _placements(read[name])
+    if "tp_divide_attrs" in read:
+        read["tp_divide_attrs"] = tuple(read["tp_divide_attrs"])
+    if "_tp_local_attr_plan" in read:
+        attrs = read["_tp_local_attr_plan"]
+        read["_tp_local_attr_plan"] = TpLocalAttrPlan(
+            tuple(attrs["auto_divide"]), tuple(attrs["user_divide"]),
+            targets=tuple((name, value) for name, value in attrs["targets"]))
+    return ModuleShardingSpec(**read)
+
+
+def plan_to_dict(plan: ShardingPlan) -> Dict[str, Any]:
+    """Plain data; slice maps are listed once and referred to by number, since layers share them."""
+    maps: Dict[SliceMap, int] = {}
+    parameters = {}
+    for path, spec in plan.parameters.items():
+        parameters[path] = {
+            "dtype": spec.dtype, "role": spec.role, "placement": _words(spec.placement),
+            "slice_map": maps.setdefault(spec.slice_map, len(maps)), "copies": spec.copies,
+            "grad_sum_axes": list(spec.grad_sum_axes), "frozen": spec.frozen, "aliases": list(spec.aliases),
+            "reasons": list(spec.reasons), "rejected": list(spec.rejected)}
+    return {
+        "schema_version": SCHEMA_VERSION, "mesh_axes": dict(plan.mesh_axes), "options": dict(plan.options),
+        "sequence_dim": plan.sequence_dim, "bound": plan.bound, "notes": list(plan.notes), "expected": plan.expected,
+        "heads": {path: list(heads) for path, heads in plan.heads.items()},
+        "boundaries": {path: _spec_to_dict(spec) for path, spec in plan.boundaries.items()},
+        "parameters": parameters, "slice_maps": [slice_map.to_dict() for slice_map in maps]}
+
+
+def plan_from_dict(data: Mapping[str, Any]) -> ShardingPlan:
+    """The inverse of `plan_to_dict`.
+
+    Raises:
+        ValueError: no plan, or one of another schema version.
+    """
+    version = data.get("schema_version") if isinstance(data, Mapping) else None
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"a plan of schema version {version!r}; this version reads {SCHEMA_VERSION}: plan again")
+    maps = [SliceMap.from_dict(entry) for entry in data["slice_maps"]]
+    parameters = {}
+    for path, entry in data["parameters"].items():
+        slice_map = maps[entry["slice_map"]]
+        parameters[path] = ParameterSpec(
+            path, slice_map.shape, entry["dtype"], entry["role"], _placements(entry["placement"]), slice_map,
+            entry["copies"], tuple(entry["grad_sum_axes"]), entry["frozen"], tuple(entry["aliases"]),
+            tuple(entry["reasons"]), tuple(entry["rejected"]))
+    return ShardingPlan(
+        dict(data["mesh_axes"]), {path: _spec_from_dict(spec) for path, spec in data["boundaries"].items()}, parameters,
+        {path: tuple(heads) for path, heads in data["heads"].items()}, dict(data["options"]), data["sequence_dim"],
+        data["expected"], data["bound"], tuple(data["notes"]))

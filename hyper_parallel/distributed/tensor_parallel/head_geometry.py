@@ -1,0 +1,99 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""How many heads an attention has, by its configuration, its modules' own counts, and its weights' shapes."""
+from dataclasses import dataclass
+from typing import Mapping, Optional
+
+from hyper_parallel.distributed.model_facts import KEY_OF, ModelFacts
+from hyper_parallel.distributed.tensor_parallel import evidence
+from hyper_parallel.distributed.tensor_parallel.head_count import KV_HEAD_ATTRS, Q_HEAD_ATTRS
+
+
+@dataclass(frozen=True)
+class HeadGeometry:
+    """Heads of one attention.
+
+    Args:
+        heads: query heads.
+        kv_heads: key/value heads.
+        head_dim: rows of one head.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    def valid_sizes(self, kv_replication: bool):
+        """Tensor-parallel sizes that this attention can be cut in."""
+        return [size for size in range(1, self.heads + 1) if self.heads % size == 0
+                and (self.kv_heads % size == 0 or (kv_replication and size % self.kv_heads == 0))]
+
+    def check(self, path: str, tp: int, kv_replication: bool):
+        """Refuse a size that does not fit.
+
+        Raises:
+            ValueError: names the module, both numbers, the valid sizes and the keys that change it.
+        """
+        valid = self.valid_sizes(kv_replication)
+        if tp in valid:
+            return
+        number, what = (self.heads, KEY_OF["heads"]) if self.heads % tp else (self.kv_heads, KEY_OF["kv_heads"])
+        way_out = "choose parallel_config.model_parallel among them, or keep the attention whole with " \
+                  f"auto_tp_config.overrides: [{{match: \"{path}.*\", replicate: true}}]"
+        if not kv_replication and self.heads % tp == 0 and tp % self.kv_heads == 0:
+            way_out += ", or set auto_tp_config.kv_replication: true to copy kv heads"
+        raise ValueError(f"{path!r}: {what} {number} does not fit a tensor parallel size of {tp} ({self.heads} heads, "
+                         f"{self.kv_heads} kv heads); valid sizes: {', '.join(map(str, valid))}. Way out: {way_out}")
+
+
+def find_heads(path: str, shapes: Mapping[str, tuple], facts: ModelFacts, counts: Mapping[str, int]) -> HeadGeometry:
+    """Head geometry of one attention region.
+
+    Args:
+        path: of the module.
+        shapes: `{part: (output rows, input columns)}` of its weights.
+        facts: the configuration.
+        counts: plain integer attributes of the module.
+
+    Raises:
+        ValueError: nothing says how many heads there are, or the numbers contradict one another.
+    """
+    heads = facts.heads or _first(counts, Q_HEAD_ATTRS)
+    out_columns = shapes[evidence.ATTENTION_OUT][1]
+    if not heads:
+        raise ValueError(f"{path!r}: nothing says how many heads it has; give a configuration with "
+                         f"{KEY_OF['heads']}, or set an attribute {Q_HEAD_ATTRS[0]!r} on the module")
+    if out_columns % heads:
+        raise ValueError(f"{path!r}: its output projection reads {out_columns} columns, no whole number for {heads} heads")
+    head_dim = out_columns // heads
+    if evidence.QKV in shapes:
+        rows = shapes[evidence.QKV][0]
+        kv_rows, odd = divmod(rows - heads * head_dim, 2)
+    else:
+        kv_rows, odd = shapes[evidence.KEY][0], 0
+    if odd or kv_rows <= 0 or kv_rows % head_dim:
+        raise ValueError(f"{path!r}: {kv_rows} key rows are no whole number of heads of {head_dim} "
+                         f"({heads} query heads, output projection of {out_columns} columns)")
+    kv_heads = kv_rows // head_dim
+    said = facts.kv_heads or _first(counts, KV_HEAD_ATTRS)
+    if said and said != kv_heads:
+        raise ValueError(f"{path!r}: {KEY_OF['kv_heads']} says {said}, but the weight's {kv_rows} rows are {kv_heads} "
+                         f"heads of {head_dim}")
+    if heads % kv_heads:
+        raise ValueError(f"{path!r}: {heads} heads are no multiple of {kv_heads} kv heads")
+    return HeadGeometry(heads, kv_heads, head_dim)
+
+
+def _first(counts: Mapping[str, int], names) -> Optional[int]:
+    return next((counts[name] for name in names if name in counts), None)

@@ -1,0 +1,77 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""The contract of each kind of boundary: layouts at its edges, and the collectives they cost.
+
+The expected collectives are stated once here, and tests hold the counted ones against them.
+"""
+from dataclasses import dataclass
+from typing import Dict
+
+from hyper_parallel.core.dtensor.placement_types import NamedPlacement, Partial, Replicate, Shard
+
+ATTENTION, MLP, NORM, EMBEDDING, LM_HEAD = "attention", "mlp", "norm", "embedding", "lm_head"
+BLOCK_ENTRY, FINAL_NORM = "block_entry", "final_norm"
+HIDDEN = "hidden_states"
+
+
+@dataclass(frozen=True)
+class ShardingTemplate:
+    """Edges of one kind of boundary on the tensor-parallel axis.
+
+    Args:
+        enter_from: layout in which the first argument arrives.
+        enter_as: layout that the body wants.
+        leave_as: layout of what the body computes.
+        leave_to: layout in which the result leaves.
+        forward: collectives of one forward, `{kind: count}`.
+        backward: collectives of one backward.
+    """
+
+    enter_from: NamedPlacement
+    enter_as: NamedPlacement
+    leave_as: NamedPlacement
+    leave_to: NamedPlacement
+    forward: Dict[str, int]
+    backward: Dict[str, int]
+
+
+_WHOLE: NamedPlacement = {"tp": Replicate()}
+_PARTIAL: NamedPlacement = {"tp": Partial()}
+
+
+def template_of(kind: str, sequence_parallel: bool, sequence_dim: int) -> ShardingTemplate:
+    """The template of a kind of boundary, with or without sequence parallel.
+
+    Args:
+        kind: one of the module's constants.
+        sequence_parallel: activations between regions are cut along the sequence.
+        sequence_dim: dim of the sequence in an activation (0 in MindFormers, 1 elsewhere).
+    """
+    cut: NamedPlacement = {"tp": Shard(sequence_dim)}
+    if kind in (ATTENTION, MLP):
+        if sequence_parallel:
+            return ShardingTemplate(cut, _WHOLE, _PARTIAL, cut, {"all_gather": 1, "reduce_scatter": 1},
+                                    {"all_gather": 1, "reduce_scatter": 1})
+        return ShardingTemplate(_WHOLE, _WHOLE, _PARTIAL, _WHOLE, {"all_reduce": 1}, {"all_reduce": 1})
+    if kind == EMBEDDING:
+        return ShardingTemplate(_WHOLE, _WHOLE, _PARTIAL, _WHOLE, {"all_reduce": 1}, {})
+    if kind == LM_HEAD:
+        return ShardingTemplate(_WHOLE, _WHOLE, {"tp": Shard(-1)}, _WHOLE, {"all_gather": 1}, {"all_reduce": 1})
+    between = cut if sequence_parallel else _WHOLE
+    if kind == BLOCK_ENTRY:
+        return ShardingTemplate(_WHOLE, between, between, between, {}, {"all_gather": 1} if sequence_parallel else {})
+    if kind == FINAL_NORM:
+        return ShardingTemplate(between, between, between, _WHOLE, {"all_gather": 1} if sequence_parallel else {}, {})
+    assert kind == NORM, f"no template for {kind}"
+    return ShardingTemplate(between, between, between, between, {}, {})
