@@ -17,10 +17,19 @@ from hyper_parallel.platform import cpu_kernels as _cpu_kernels
 # MindFormers binds operators by name when it is imported, so what the CPU lacks has to be there before.
 _cpu_kernels.maybe_install()
 
+# pylint: disable=wrong-import-position
 from hyper_parallel.core.dtensor.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from hyper_parallel.core.dtensor.dtensor import DFunction, DTensor, SkipDTensorDispatch, distribute_tensor  # noqa: E402
 from hyper_parallel.core.fully_shard.api import fully_shard  # noqa: E402
 from hyper_parallel.core.pipeline_parallel import PipelineStage  # noqa: E402
 from hyper_parallel.core.shard.shard_module import shard_module  # noqa: E402
+from hyper_parallel.distributed.applier import apply, restore  # noqa: E402
+from hyper_parallel.distributed.auto_tp import auto_tp  # noqa: E402
+from hyper_parallel.distributed.planner import plan  # noqa: E402
+from hyper_parallel.distributed.recipe_spec import ShardingPlan  # noqa: E402
+from hyper_parallel.distributed.verify import verify  # noqa: E402
+from hyper_parallel.version import __version__  # noqa: E402
 
-
+__all__ = ["DFunction", "DTensor", "DeviceMesh", "PipelineStage", "ShardingPlan", "SkipDTensorDispatch", "__version__",
+           "apply", "auto_tp", "distribute_tensor", "fully_shard", "init_device_mesh", "plan", "restore",
+           "shard_module", "verify"]

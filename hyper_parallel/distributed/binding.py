@@ -1,0 +1,90 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A plan meets the real Cell: names, argument names and head counts are checked, and written into a bound copy."""
+import dataclasses
+from typing import Dict, Tuple
+
+from hyper_parallel.distributed.inventory import Inventory, ModuleRecord, take_inventory
+from hyper_parallel.distributed.overrides import PlanOptions
+from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ShardingPlan
+from hyper_parallel.distributed.tensor_parallel import templates
+from hyper_parallel.distributed.tensor_parallel.evidence import nearest
+from hyper_parallel.distributed.tensor_parallel.head_count import build_tp_local_attr_plan
+
+
+def bind(plan: ShardingPlan, cell) -> ShardingPlan:
+    """A copy of the plan that speaks of this Cell; the given plan is not changed.
+
+    Args:
+        plan: made from a Cell, a folder or a record with the same parameter names.
+        cell (Cell): with whole parameters, real or meta.
+
+    Raises:
+        ValueError: a parameter or module is missing or has another shape, an argument that the plan names is not in the
+            forward's signature, or a cached head count cannot be divided.
+    """
+    inventory = take_inventory(cell)
+    _check_parameters(plan, inventory)
+    options = PlanOptions(**plan.options) if plan.options else PlanOptions(tp=plan.tp)
+    modules = dict(cell.cells_and_names())
+    boundaries = {}
+    for path, spec in plan.boundaries.items():
+        if path not in inventory.modules:
+            raise ValueError(f"the plan has a boundary {path!r}, which the Cell has not; nearest: "
+                             f"{', '.join(nearest(path, inventory.modules))}")
+        record = inventory.modules[path]
+        bound = dataclasses.replace(spec, in_src=_arguments(spec.in_src, record, path),
+                                    in_dst=_arguments(spec.in_dst, record, path))
+        bound._tp_local_attr_plan = build_tp_local_attr_plan(
+            modules[path], bound, path, plan.tp, tuple(plan.mesh_axes),
+            kv_replication=options.kv_replication) if path in plan.heads else None
+        boundaries[path] = bound
+    return dataclasses.replace(plan, boundaries=boundaries, bound=True)
+
+
+def _check_parameters(plan: ShardingPlan, inventory: Inventory):
+    missing = [path for path in plan.parameters if path not in inventory.parameters]
+    extra = [path for path in inventory.parameters if path not in plan.parameters]
+    if missing:
+        raise ValueError(f"the plan has a parameter {missing[0]!r}, which the Cell has not; nearest: "
+                         f"{', '.join(nearest(missing[0], inventory.parameters))}")
+    if extra:
+        raise ValueError(f"the Cell has a parameter {extra[0]!r}, which the plan has not; nearest: "
+                         f"{', '.join(nearest(extra[0], plan.parameters))}. Plan again from this Cell")
+    for path, spec in plan.parameters.items():
+        shape = inventory.parameters[path].shape
+        if shape != spec.shape:
+            raise ValueError(f"{path!r} has shape {list(shape)} in the Cell and {list(spec.shape)} in the plan")
+
+
+def _arguments(edges: Dict, record: ModuleRecord, path: str) -> Dict:
+    """Edges keyed by the Cell's own argument names. The templates speak of `hidden_states`, which is the first argument
+    wherever the Cell calls it otherwise; a name that a user wrote must be there."""
+    if not edges:
+        return edges
+    renamed = {}
+    for name, placement in edges.items():
+        if name not in record.arguments:
+            if name != templates.HIDDEN or not record.arguments:
+                raise ValueError(f"{path!r} ({record.class_name}) has no argument {name!r}; its arguments: "
+                                 f"{', '.join(record.arguments) or 'none'}")
+            name = record.arguments[0]
+        renamed[name] = placement
+    return renamed
+
+
+def argument_position(spec: ModuleShardingSpec, record_arguments: Tuple[str, ...]) -> Tuple[str, int]:
+    """Name and position of the one argument that an edge changes."""
+    (name,) = spec.in_dst
+    return name, record_arguments.index(name)

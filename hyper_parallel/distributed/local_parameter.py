@@ -1,0 +1,87 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A whole Parameter becomes this rank's part, and back; the object, its name and its place stay the same."""
+import types
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, mint, ops
+
+from hyper_parallel.core.collectives import functional
+from hyper_parallel.distributed.recipe_spec import ParameterSpec
+
+# in-place initialisers that draw or fill; on a part they work on the whole first, so that values do not depend on tp
+_INITIALISERS = ("normal_", "uniform_", "fill_", "zero_")
+
+
+def cut(parameter, spec: ParameterSpec, rank: int):
+    """Keep this rank's rows of a whole parameter, real or meta.
+
+    Args:
+        parameter (Parameter): whole, equal on all ranks.
+        spec: its plan.
+        rank: coordinate on the tensor-parallel axis.
+    """
+    if not spec.slice_map.cuts:
+        return
+    if parameter.is_meta:
+        with mindspore.DeviceCtx("meta"):
+            parameter.data = mint.empty(spec.local_shape, dtype=parameter.dtype)
+    else:
+        _replace(parameter, spec.slice_map.shard(_to_numpy(parameter), rank))
+    parameter.param_info.parameter_shape = list(spec.local_shape)
+    _draw_whole(parameter, spec, rank)
+
+
+def uncut(parameter, spec: ParameterSpec, group):
+    """The inverse of `cut`: every rank holds the whole again, with the values that training has given it."""
+    for name in _INITIALISERS:
+        parameter.__dict__.pop(name, None)
+    if not spec.slice_map.cuts:
+        return
+    stacked = functional.all_gather(ops.expand_dims(parameter, 0), 0, group)
+    _replace(parameter, spec.slice_map.unshard(list(_to_numpy(stacked))))
+    parameter.param_info.parameter_shape = list(spec.shape)
+
+
+def gather(local, spec: ParameterSpec, group) -> np.ndarray:
+    """The whole of a local tensor that lies like the parameter (its gradient, an optimizer moment), as numpy."""
+    if not spec.slice_map.cuts:
+        return _to_numpy(local)
+    stacked = functional.all_gather(ops.expand_dims(local, 0), 0, group)
+    return spec.slice_map.unshard(list(_to_numpy(stacked)))
+
+
+def _to_numpy(tensor) -> np.ndarray:
+    return (ops.cast(tensor, mindspore.float32) if tensor.dtype == mindspore.bfloat16 else tensor).asnumpy()
+
+
+def _replace(parameter, array: np.ndarray):
+    parameter.set_data(Tensor(np.ascontiguousarray(array), parameter.dtype), True)
+
+
+def _draw_whole(parameter, spec: ParameterSpec, rank: int):
+    """Initialisers called on the part draw the whole and keep the rank's rows: the same weights whatever tp is, equal
+    copies, and zeros where a vocabulary is padded."""
+
+    def wrap(name):
+        def initialise(self, *args, **kwargs):
+            whole = mint.empty(spec.shape, dtype=self.dtype)
+            getattr(whole, name)(*args, **kwargs)
+            self.copy_(Tensor(spec.slice_map.shard(_to_numpy(whole), rank), self.dtype))
+            return self
+        return initialise
+
+    for name in _INITIALISERS:
+        setattr(parameter, name, types.MethodType(wrap(name), parameter))
