@@ -19,7 +19,7 @@ import mindspore as ms
 from mindspore import ops
 
 from hyper_parallel.core.collectives.local import check_divides
-from hyper_parallel.core.collectives.naming import naming_errors
+from hyper_parallel.core.collectives.naming import start
 
 _AS_INT32 = (ms.bool_, ms.uint8)
 
@@ -34,8 +34,7 @@ def _named(primitive, kind, group):
         substitute_name = base.__name__
 
         def __call__(self, *inputs):
-            with naming_errors(kind, group):
-                return super().__call__(*inputs)
+            return start(super().__call__, inputs, kind, group)
 
     primitive.__class__ = Named
     return primitive
@@ -94,7 +93,7 @@ def make_all_to_all(group, split_dim, concat_dim):
 
 
 def make_broadcast(group, source):
-    """What the group's member number `source` has."""
+    """What the group's member number `source` has; the primitive counts ranks within the group."""
     broadcast = _named(ops.Broadcast(source, group.name), "broadcast", group)
 
     def run(x):

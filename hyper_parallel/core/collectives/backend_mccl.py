@@ -24,7 +24,7 @@ import mindspore as ms
 from mindspore import ops
 
 from hyper_parallel.core.collectives.local import check_divides, make_slice
-from hyper_parallel.core.collectives.naming import naming_errors
+from hyper_parallel.core.collectives.naming import start
 
 _FLOAT32_HOLDS = (ms.bfloat16, ms.bool_, ms.int8, ms.uint8, ms.int16)
 _MINT_SUMS = (ms.int32, ms.int64)
@@ -41,8 +41,7 @@ class _AllReduce(ops.AllReduce):
         self._naming = (kind, group)
 
     def __call__(self, x):
-        with naming_errors(*self._naming):
-            return super().__call__(x)
+        return start(super().__call__, (x,), *self._naming)
 
 
 class _PyNativeOnly(ops.PrimitiveWithInfer):
@@ -53,8 +52,7 @@ class _PyNativeOnly(ops.PrimitiveWithInfer):
         self._naming, self._function = (kind, group), function
 
     def __call__(self, x):
-        with naming_errors(*self._naming):
-            return self._function(x)
+        return start(self._function, (x,), *self._naming)
 
     def __infer__(self, x):
         kind, group = self._naming

@@ -26,6 +26,7 @@ from mindspore import Tensor, ops
 
 from hyper_parallel.core.collectives.counter import ACTIVATION, counted
 from hyper_parallel.core.collectives.groups import Group
+from hyper_parallel.core.collectives.naming import name_late_errors, start
 
 REDUCTIONS = ("sum", "max", "min", "avg")
 
@@ -86,7 +87,8 @@ def broadcast(x: Tensor, source: int, group: Group, *, purpose: str = ACTIVATION
 def barrier(group: Group) -> None:
     """Returns when every member has called it."""
     if group.size > 1:
-        make("barrier", group)(ms.Tensor([0.0], ms.float32)).asnumpy()
+        reduce = make("barrier", group)
+        start(lambda: reduce(ms.Tensor([0.0], ms.float32)).asnumpy(), (), "barrier", group)
 
 
 def _run(x, group, kind, *arguments, purpose):
@@ -109,6 +111,7 @@ def make(kind: str, group: Group, *arguments, purpose: str = ACTIVATION, phase: 
         phase: "forward" or "backward", for the counter.
     """
     backend = load_backend()
+    name_late_errors()
     if kind == "barrier":
         run = backend.make_all_reduce(group, "sum")
     elif arguments == ("avg",):

@@ -17,7 +17,9 @@ The backward of an edge depends on what follows it, which is why edges with the 
 """
 from typing import NamedTuple, Optional, Tuple, Union
 
+import mindspore as ms
 from mindspore import nn
+from mindspore.common._grad_function import _Function
 
 from hyper_parallel.core.collectives import local
 from hyper_parallel.core.collectives.counter import ACTIVATION
@@ -110,18 +112,39 @@ class Transition(nn.Cell):
         self._run_forward = _make_step(edge.forward, group, dim, purpose, "forward")
         self._run_backward = _make_step(edge.backward, group, back, purpose, "backward")
 
+    def __call__(self, x):
+        if ms.get_context("mode") == ms.PYNATIVE_MODE:
+            return _PyNativeEdge.apply(x, self._run_forward, self._run_backward)
+        return super().__call__(x)
+
     def construct(self, x):
-        """The forward of the edge."""
+        """The forward of the edge, as the compiler reads it."""
         return self._run_forward(x)
 
     def bprop(self, x, out, dout):
-        """The backward of the edge."""
+        """The backward of the edge, as the compiler reads it."""
         return (self._run_backward(dout),)
 
     def extend_repr(self):
         """What the Cell's repr says."""
         edge, along = EDGES[self.kind], "" if self.dim is None else f", dim={self.dim}"
         return f"{self.kind}: {edge.forward} / {edge.backward}, group={self.group_name}{along}"
+
+
+class _PyNativeEdge(_Function):
+    """The same edge in PyNative. A Cell's bprop keeps input and output alive until the backward, which needs neither:
+    at the exit of a region that is a whole activation."""
+
+    @staticmethod
+    def forward(ctx, x, run_forward, run_backward):
+        """The forward of the edge."""
+        ctx.run_backward = run_backward
+        return run_forward(x)
+
+    @staticmethod
+    def backward(ctx, dout):
+        """The backward of the edge; the two functions have no gradient."""
+        return ctx.run_backward(dout), None, None
 
 
 def _check_dim(kind, dim):
