@@ -23,7 +23,7 @@ def _describe(parameter) -> Dict:
     facts = {"type": str(parameter.dtype), "full_shape": tuple(parameter.shape)}
     if not isinstance(parameter, DTensor):
         return facts
-    if parameter.slice_map is not None and not parameter.slice_map.is_plain:
+    if parameter.slice_map is not None and not parameter.slice_map.is_even_chunks:
         raise ValueError(
             f"parameter {parameter.name!r} is laid out as {parameter.slice_map.describe()}, which a tensor map cannot "
             "express: turn off checkpoint.enable_save, or choose a tensor parallel size that needs no copies or padding")

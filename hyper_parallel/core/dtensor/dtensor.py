@@ -156,11 +156,11 @@ class DTensor(Tensor):
     @property
     def grad(self) -> Optional["DTensor"]:
         """The gradient of this rank's part, laid out like it; None before a backward."""
-        return self._laid_out_like(getattr(self._local, "grad", None))
+        return self._laid_out_like(self._local._grad)
 
     @grad.setter
     def grad(self, value):
-        self._local.grad = value.to_local() if isinstance(value, DTensor) else value
+        self._local._grad = value.to_local() if isinstance(value, DTensor) else value
 
     @property
     def main_grad(self) -> Optional["DTensor"]:

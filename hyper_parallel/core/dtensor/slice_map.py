@@ -140,6 +140,16 @@ class SliceMap:
         """True when every rank holds the whole, through no cut at all or through copies."""
         return self._local_shape == self.shape and not self.has_padding
 
+    @property
+    def is_even_chunks(self) -> bool:
+        """True when the parts are what `Shard` and `Replicate` alone can say: equal chunks of the whole, in rank order."""
+        if self.has_padding or len(self.cuts) > 1:
+            return False
+        return all(pieces == [(tuple(slice(rank[cut.axis] * size, (rank[cut.axis] + 1) * size) if dim == cut.dim
+                                     else slice(0, size) for dim, size in enumerate(self._local_shape)),
+                               tuple(slice(0, size) for size in self._local_shape))]
+                   for cut in self.cuts for rank in self.ranks() for pieces in (self.pieces(rank),))
+
     def ranks(self) -> List[Dict[str, int]]:
         """Every rank as a mapping, row-major in the order of the cuts: the order that `unshard` takes."""
         grid = itertools.product(*(range(cut.parts) for cut in self.cuts))

@@ -82,7 +82,7 @@ class HSDPModule:
             if isinstance(parameter, DTensor) and parameter.main_gradient is not None:
                 parameter.main_gradient.clear()
             else:
-                parameter.grad = None
+                parameter._grad = None
 
 
 def _sharded_class(cls):

@@ -40,15 +40,15 @@ class MainGradient:
 
     def read(self) -> Optional[mindspore.Tensor]:
         """The reduced local gradient in float32, or None before any backward. All ranks read in the same order."""
-        fresh = self._local.grad
+        fresh = self._local._grad
         if fresh is not None:
             fresh = functional.all_reduce(ops.cast(fresh, mindspore.float32), self._group, self.reduce_op,
                                           purpose="parameter_gradient")
             self._reduced = fresh if self._reduced is None else self._reduced + fresh
-            self._local.grad = None
+            self._local._grad = None
         return self._reduced
 
     def clear(self):
         """Forget everything, for the next step."""
         self._reduced = None
-        self._local.grad = None
+        self._local._grad = None

@@ -12,8 +12,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """A Parameter that is a DTensor to its owner and a plain local tensor to the forward."""
-from mindspore import Parameter
+import functools
 
+from mindspore import Parameter, nn
+
+from hyper_parallel.core.dtensor.dispatch import SkipDTensorDispatch
 from hyper_parallel.core.dtensor.dtensor import DTensor
 
 
@@ -34,6 +37,7 @@ def store_as_dtensor(cell, name, mesh, placements, slice_map=None, known=None):
     Returns:
         The Parameter that is a DTensor.
     """
+    _let_cells_move_local_parts()
     local = cell._params[name]
     stored = known if known is not None else Parameter(
         DTensor(local, mesh, placements, slice_map), name=local.name, requires_grad=local.requires_grad)
@@ -48,3 +52,19 @@ def restore_plain(cell, name):
     cell.__dict__.pop(name, None)
     cell._params[name] = stored.to_local()
     return cell._params[name]
+
+
+def _let_cells_move_local_parts():
+    """`Cell.to_empty` and `Cell.to` compute each parameter's new data with an operator; for a stored DTensor that is
+    new data for the local part."""
+    if hasattr(nn.Cell._apply, "_hyper_parallel"):
+        return
+    original = nn.Cell._apply
+
+    @functools.wraps(original)
+    def apply_to_local_parts(self, fn, recurse=True):
+        with SkipDTensorDispatch():
+            return original(self, fn, recurse)
+
+    apply_to_local_parts._hyper_parallel = True
+    nn.Cell._apply = apply_to_local_parts
