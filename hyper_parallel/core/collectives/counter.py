@@ -13,9 +13,9 @@
 # limitations under the License.
 """Counts collectives: which, over which group, how many bytes.
 
-What is counted is the logical collective, whatever a backend does to carry it out. In PyNative every call counts. A
-compiled graph counts its collectives once, while it is compiled and only if that happens inside `count_collectives()`;
-running it later counts nothing. Outside `count_collectives()` a collective pays one test of a global.
+What is counted is the logical collective, whatever a backend does to carry it out, at every call in PyNative. A compiled
+graph (mindspore.jit, GRAPH_MODE) counts nothing: its collectives do not pass through Python, and the compiler reads a
+function that several edges share only once. Outside `count_collectives()` a collective pays one test of a global.
 """
 import contextlib
 import math
@@ -110,7 +110,7 @@ _COUNTING = False
 
 @contextlib.contextmanager
 def count_collectives():
-    """Counts the collectives of this process inside the block; blocks may be nested.
+    """Counts the collectives that this process calls inside the block, in PyNative; blocks may be nested.
 
     Yields:
         CollectiveRecord: filled as the collectives are called; readable inside and after the block.
@@ -144,14 +144,25 @@ def counted(run: Callable, kind: str, group, purpose: str = ACTIVATION, phase: s
     return call
 
 
-@ops.constexpr(reuse_result=False)
-def _note(kind, group, size, purpose, phase, shape, dtype):
-    """Called at every call in PyNative, once by the compiler: its arguments are constants there."""
-    given = math.prod(shape) * _BYTES[str(dtype)]
-    larger = size if _KINDS[kind][0] == "size" else 1
-    local, full = given, given * larger
-    if kind == "reduce_scatter":
-        local = given // size
-    for record in _RECORDS:
-        record.collectives.append(Collective(kind, group, size, local, full, purpose, phase))
-    return 0
+class _Note(ops.PrimitiveWithInfer):
+    """Writes a collective into the records; a primitive, so that the compiler does not look inside."""
+
+    def __init__(self):
+        super().__init__("NoteCollective")
+        self.set_const_prim(True)
+        self.add_prim_attr("constexpr_prim", True)
+
+    def __call__(self, kind, group, size, purpose, phase, shape, dtype):
+        local = full = math.prod(shape) * _BYTES[str(dtype)]
+        if _KINDS[kind][0] == "size":
+            full = local * size
+        elif kind == "reduce_scatter":
+            local = full // size
+        for record in _RECORDS:
+            record.collectives.append(Collective(kind, group, size, local, full, purpose, phase))
+
+    def __infer__(self, *_):
+        return {"dtype": None, "shape": None, "value": 0}
+
+
+_note = _Note()
