@@ -163,13 +163,15 @@ def device_target(config):
     return target
 
 
-def show_warnings_only():
-    """Leaves MindFormers' log to its files: on the screen it would tear the progress bar, a line a step."""
-    from mindformers.tools.logger import logger
+def keep_the_screen_for_the_run():
+    """Leaves MindFormers' log to its files, and its table of renamed keys out: they would bury plan and progress bar."""
+    from mindformers.parallel_core.transformer_config_utils import ConfigConversionTracer
+    from mindformers.tools.logger import get_logger
 
-    for handler in logger.handlers:
+    for handler in get_logger().handlers:
         if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
-            handler.setLevel(logging.WARNING)
+            handler.setLevel(logging.ERROR)
+    ConfigConversionTracer.print_summary = lambda tracer: None
 
 
 def run(args):
@@ -190,9 +192,14 @@ def run(args):
 
     os.environ.setdefault("LOCAL_DEFAULT_PATH", args.output)
     os.environ.setdefault("LOG_MF_PATH", str(Path(args.output) / "log"))
+    if not args.verbose:
+        os.environ.setdefault("GLOG_v", "3")  # MindSpore's own log: errors only
     import mindspore as ms
     ms.set_context(mode=ms.PYNATIVE_MODE)
     ms.set_device(device)
+    if device == "CPU":
+        # The queues between MindSpore's threads wait by spinning: with fewer cores than threads most time goes there.
+        ms.runtime.launch_blocking()
 
     import hyper_parallel  # noqa: F401  pylint: disable=unused-import  # before MindFormers: it completes the CPU
     from hyper_parallel.integrations.mindformers.progress import TrainingProgress
@@ -200,7 +207,7 @@ def run(args):
     from pydoc_text import build_dataset
 
     if not args.verbose:
-        show_warnings_only()
+        keep_the_screen_for_the_run()
     progress = TrainingProgress(args.record, rank)
     dataset = build_dataset(Path(args.output) / "tokenizer", **data)
     Trainer(config=config, train_dataset=dataset, callbacks=[progress]).train()
@@ -228,7 +235,7 @@ def main():
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    if code and os.environ.get("MS_WORKER_NUM"):
+    if code and os.environ.get("MS_WORKER_NUM") and not args.describe:
         # msrun kills every rank as soon as one has failed: wait until the slower ones have said why, too. And leave
         # without the clean-up of MindSpore, which would wait for ranks that are blocked in a collective.
         time.sleep(3)

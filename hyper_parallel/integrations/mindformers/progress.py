@@ -33,7 +33,7 @@ def as_float(value):
         return None
     if hasattr(value, "to_local"):
         value = value.to_local()
-    return float(value.asnumpy()) if hasattr(value, "asnumpy") else float(value)
+    return float(value.asnumpy().item()) if hasattr(value, "asnumpy") else float(value)
 
 
 def versions():
