@@ -20,9 +20,11 @@ from mindspore.common._grad_function import _Function
 from hyper_parallel.core.dtensor.device_mesh import DeviceMesh
 from hyper_parallel.core.dtensor.dispatch import (
     SkipDTensorDispatch, dispatch_is_skipped, refuse_operator, run_on_local_tensors)
-from hyper_parallel.core.dtensor.gather import gather_whole, shard_whole
+from hyper_parallel.core.dtensor.gather import shard_whole
 from hyper_parallel.core.dtensor.layout import Layout
-from hyper_parallel.core.dtensor.placement_types import Placement, Shard
+from hyper_parallel.core.dtensor.placement_state import local_shape as part_shape, shard_orders
+from hyper_parallel.core.dtensor.placement_types import Placement, Replicate, Shard
+from hyper_parallel.core.dtensor.redistribute import redistribute, to_local_with_gradient, whole_of
 from hyper_parallel.core.dtensor.slice_map import SliceMap
 
 __all__ = ["DFunction", "DTensor", "SkipDTensorDispatch", "distribute_tensor"]
@@ -40,6 +42,24 @@ def _normalized(placements: Sequence[Placement], mesh: DeviceMesh, ndim: int) ->
     return tuple(p.normalize(ndim) if isinstance(p, Shard) else p for p in placements)
 
 
+def _whole_shape(part, mesh, placements, shape) -> Tuple[int, ...]:
+    """The shape of the whole, from a rank's part or as said; the said one is checked against the part."""
+    if shape is None:
+        whole = list(part)
+        for axis, placement in enumerate(placements):
+            if isinstance(placement, Shard):
+                whole[placement.dim] *= mesh.mesh_shape[axis]
+        return tuple(whole)
+    shape, coordinate = tuple(shape), mesh.get_coordinate()
+    if coordinate is not None:
+        cuts = shard_orders(placements, mesh.mesh_shape, len(shape), mesh.mesh_dim_names)
+        expected = part_shape(shape, cuts, mesh.mesh_shape, coordinate)
+        if tuple(part) != expected:
+            raise ValueError(f"a part of shape {tuple(part)} at {dict(zip(mesh.mesh_dim_names, coordinate))} of a tensor "
+                             f"of shape {shape} with {placements}: the part there has shape {expected}")
+    return shape
+
+
 class DTensor(Tensor):
     """The part of a tensor that this rank holds, with what is needed to find the whole.
 
@@ -52,6 +72,11 @@ class DTensor(Tensor):
         device_mesh (DeviceMesh): may be left out when `local` is a DTensor.
         placements (Sequence[Placement]): one per axis, in mesh order.
         slice_map (SliceMap): optional record of the parts; its axes are names of the mesh's axes.
+        shape (Sequence[int]): of the whole; needed where the parts are uneven, otherwise it follows from `local`.
+
+    Raises:
+        ValueError: not one placement per axis, a dim that the tensor has not, or a `local` that is not this rank's part
+            of `shape`.
 
     Examples:
         >>> weight = DTensor.from_local(local, mesh, (Replicate(), Shard(0)))
@@ -59,15 +84,19 @@ class DTensor(Tensor):
         ((128, 64), (64, 64))
     """
 
-    def __new__(cls, local, device_mesh=None, placements=None, slice_map=None):
-        storage = local.to_local() if isinstance(local, DTensor) else local
-        obj = Tensor._make_subclass(cls, storage)
-        obj._local = storage
+    def __new__(cls, local, device_mesh=None, placements=None, slice_map=None, shape=None):
         if isinstance(local, DTensor):
-            device_mesh, placements, slice_map = local.device_mesh, local.placements, local.slice_map
-        obj._mesh = device_mesh
-        obj._placements = _normalized(placements, device_mesh, storage.ndim)
-        obj._slice_map = slice_map
+            obj = Tensor._make_subclass(cls, local._local)
+            obj._local, obj._mesh, obj._placements = local._local, local._mesh, local._placements
+            obj._slice_map, obj._whole = local._slice_map, local._whole
+        else:
+            placements = _normalized(placements, device_mesh, local.ndim)
+            obj = Tensor._make_subclass(cls, local)
+            obj._local, obj._mesh, obj._placements, obj._slice_map = local, device_mesh, placements, slice_map
+            if slice_map is not None:
+                obj._whole = slice_map.shape
+            else:
+                obj._whole = _whole_shape(local.shape, device_mesh, placements, shape)
         obj.main_gradient = None
         return obj
 
@@ -80,17 +109,69 @@ class DTensor(Tensor):
         return refuse_operator(func, args, DTensor)
 
     @staticmethod
-    def from_local(local: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement]) -> "DTensor":
-        """The DTensor whose part on this rank is `local`; no copy, no communication."""
-        return DTensor(local, device_mesh, placements)
+    def _of(local, mesh, placements, shape) -> "DTensor":
+        """A DTensor from parts that are known to fit each other: normalised placements, the shape of the whole."""
+        obj = Tensor._make_subclass(DTensor, local)
+        obj._local, obj._mesh, obj._placements, obj._whole = local, mesh, placements, shape
+        obj._slice_map = obj.main_gradient = None
+        return obj
 
-    def to_local(self) -> Tensor:
-        """This rank's part: the storage itself, not a copy."""
-        return self._local
+    @staticmethod
+    def from_local(local: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement], *,
+                   shape: Optional[Sequence[int]] = None) -> "DTensor":
+        """The DTensor whose part on this rank is `local`; no copy, no communication. Differentiable.
 
-    def full_tensor(self) -> Tensor:
-        """The whole, on every rank; gathers over every axis that cuts it."""
-        return gather_whole(self)
+        Args:
+            local: this rank's part.
+            device_mesh: the mesh.
+            placements: one per axis, in mesh order.
+            shape: of the whole; needed where the parts are uneven.
+        """
+        return DTensor(local, device_mesh, placements, None, shape)
+
+    def to_local(self, *, grad_placements: Optional[Sequence[Placement]] = None) -> Tensor:
+        """This rank's part: the storage itself, not a copy. Differentiable.
+
+        Args:
+            grad_placements: how the gradient that comes back lies on the mesh, where that is not how this DTensor lies:
+                a Replicate whose part enters rank-local work gets a Partial gradient, which is then reduced. With it,
+                the result is not the storage. None leaves the gradient as it comes.
+        """
+        if grad_placements is None:
+            return self._local
+        return to_local_with_gradient(self, _normalized(grad_placements, self._mesh, self._local.ndim))
+
+    def full_tensor(self, *, grad_placements: Optional[Sequence[Placement]] = None) -> Tensor:
+        """The whole, on every rank; gathers and reduces over every axis that needs it. Differentiable.
+
+        Args:
+            grad_placements: as in `to_local`, of the whole.
+        """
+        whole = whole_of(self)
+        return whole.to_local(grad_placements=grad_placements)
+
+    def redistribute(self, device_mesh: Optional[DeviceMesh] = None,
+                     placements: Optional[Sequence[Placement]] = None) -> "DTensor":
+        """The same tensor with other placements, over the cheapest collectives; differentiable by true adjoints.
+
+        Args:
+            device_mesh: None means this one; otherwise a mesh of the same ranks, a sub-mesh, or one that this is a
+                sub-mesh of. An axis that a sub-mesh leaves out counts as Replicate.
+            placements: one per axis of that mesh; None means Replicate on every axis.
+
+        Returns:
+            The DTensor itself when nothing changes.
+
+        Raises:
+            ValueError: the placements do not fit the mesh or the tensor, or neither mesh contains the other.
+
+        Examples:
+            >>> x = DTensor.from_local(part, mesh, (Shard(0),)).redistribute(placements=(Shard(1),))
+        """
+        mesh = self._mesh if device_mesh is None else device_mesh
+        if placements is None:
+            placements = (Replicate(),) * mesh.ndim
+        return redistribute(self, mesh, _normalized(placements, mesh, self._local.ndim))
 
     @property
     def device_mesh(self) -> DeviceMesh:
@@ -115,13 +196,7 @@ class DTensor(Tensor):
     @property
     def shape(self) -> Tuple[int, ...]:
         """Shape of the whole."""
-        if self._slice_map is not None:
-            return self._slice_map.shape
-        whole = list(self._local.shape)
-        for axis, placement in enumerate(self._placements):
-            if isinstance(placement, Shard):
-                whole[placement.dim] *= self._mesh.size(axis)
-        return tuple(whole)
+        return self._whole
 
     @property
     def local_shape(self) -> Tuple[int, ...]:
@@ -168,7 +243,9 @@ class DTensor(Tensor):
         return None if self.main_gradient is None else self._laid_out_like(self.main_gradient.read())
 
     def _laid_out_like(self, local):
-        return None if local is None else DTensor(local, self._mesh, self._placements, self._slice_map)
+        if local is None:
+            return None
+        return DTensor(local, self._mesh, self._placements, self._slice_map, self._whole)
 
     @property
     def requires_grad(self) -> bool:

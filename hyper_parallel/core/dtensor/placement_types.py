@@ -64,11 +64,48 @@ class Shard(Placement):
             ValueError: the tensor has no such dim.
         """
         if not -ndim <= self.dim < ndim:
-            raise ValueError(f"Shard(dim={self.dim}) on a tensor of {ndim} dims: valid dims are {-ndim} to {ndim - 1}")
+            raise ValueError(f"{self!r} on a tensor of {ndim} dims: valid dims are {-ndim} to {ndim - 1}")
         return self if self.dim >= 0 else Shard(self.dim + ndim)
 
     def __repr__(self):
         return f"Shard(dim={self.dim})"
+
+
+@dataclass(frozen=True, repr=False)
+class StridedShard(Shard):
+    """The tensor's `dim` is cut along the axis after later axes of the mesh have already cut it.
+
+    Placements stand in mesh order, and where several axes cut one dim the earlier axis is the outer one. Tensor
+    parallel outside and FSDP inside, on a mesh `(fsdp, tp)`, is the other order, and `split_factor` says so: into how
+    many parts the later axes that lie outside cut the dim before this axis does::
+
+        mesh (fsdp=2, tp=2), rows ABCDEFGH     (Shard(0), Shard(0))             AB CD / EF GH
+                                               (StridedShard(0, 2), Shard(0))   AB EF / CD GH
+
+    Args:
+        dim (int): as in `Shard`.
+        split_factor (int): at least 2; an axis with nothing outside it is a plain `Shard`.
+
+    Examples:
+        >>> StridedShard(0, split_factor=4)
+        StridedShard(dim=0, split_factor=4)
+    """
+
+    split_factor: int = 2
+
+    def __post_init__(self):
+        super().__post_init__()
+        if isinstance(self.split_factor, bool) or not isinstance(self.split_factor, int) or self.split_factor < 2:
+            raise ValueError(f"StridedShard takes a split_factor of 2 or more, got {self.split_factor!r}: an axis that "
+                             "cuts first is a plain Shard")
+
+    def normalize(self, ndim: int) -> "StridedShard":
+        """The same placement with a dim in `[0, ndim)`."""
+        return self if self.dim >= 0 and self.dim < ndim else StridedShard(super().normalize(ndim).dim,
+                                                                           self.split_factor)
+
+    def __repr__(self):
+        return f"StridedShard(dim={self.dim}, split_factor={self.split_factor})"
 
 
 @dataclass(frozen=True, repr=False)
