@@ -17,7 +17,7 @@ from mindspore import Tensor, mint
 from mindspore.common import dtype as mstype
 
 from hyper_parallel.platform.cpu_kernels.dispatch import operator, replaces
-from hyper_parallel.platform.cpu_kernels.inplace import write_into
+from hyper_parallel.platform.cpu_kernels.memory import write_into
 from hyper_parallel.platform.cpu_kernels.numeric import HALF_TYPES, as_float32
 
 

@@ -26,7 +26,7 @@ from mindspore.ops.function.comm_func import default_handle, is_inplace_func
 
 from hyper_parallel.platform.cpu_kernels import collectives
 from hyper_parallel.platform.cpu_kernels.dispatch import replaces
-from hyper_parallel.platform.cpu_kernels.inplace import write_into
+from hyper_parallel.platform.cpu_kernels.memory import write_into
 
 _MINT = "mindspore.mint.distributed"
 _OPS = ("mindspore.ops.function.comm_func", "mindspore.ops.communication")

@@ -15,25 +15,12 @@
 
 Some of the others have no kernel. The arithmetic ones (`add_`, `sub_`, `mul_`, `div_`, `exp_`) are worse: they return
 the right numbers in a new tensor and leave their own as it was, without an error.
-
-A view (a transposed or narrowed tensor) cannot write to the memory it looks at. `write_into` gives it memory of its
-own instead: the tensor then holds the new values, the tensor it was a view of keeps the old ones.
 """
 from mindspore import Tensor, mint
 from mindspore.common import dtype as mstype
 
 from hyper_parallel.platform.cpu_kernels.dispatch import CpuOperator, operator, replaces
-
-_copy_kernel = Tensor.copy_
-
-
-def write_into(target, value):
-    """Gives `target` the values of `value`, broadcast and converted to its shape and dtype; returns `target`."""
-    # The kernel takes a view for its whole base and fails, late, on the number of bytes.
-    value = value.contiguous()
-    if not target._need_contiguous():  # pylint: disable=protected-access
-        return _copy_kernel(target, value)
-    return target.assign_value(value.broadcast_to(target.shape).astype(target.dtype).contiguous())
+from hyper_parallel.platform.cpu_kernels.memory import write_into
 
 
 @operator("InplaceCopy")

@@ -22,7 +22,7 @@ from mindspore.common import dtype as mstype
 from mindspore.common.generator import default_generator
 
 from hyper_parallel.platform.cpu_kernels.dispatch import operator, replaces
-from hyper_parallel.platform.cpu_kernels.inplace import write_into
+from hyper_parallel.platform.cpu_kernels.memory import write_into
 
 # The step the Ascend kernels advance their generator by; keeps the offset moving between two draws.
 _STEP = 12
