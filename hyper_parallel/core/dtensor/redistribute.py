@@ -26,11 +26,12 @@ from mindspore import Tensor, ops
 from mindspore.common._grad_function import _Function
 
 from hyper_parallel.core.collectives.functional import make
-from hyper_parallel.core.collectives.groups import get_group
+from hyper_parallel.core.collectives.groups import current_rank, get_group
 from hyper_parallel.core.dtensor.gather import gather_whole
 from hyper_parallel.core.dtensor.placement_state import chunk, local_shape, shard_orders
 from hyper_parallel.core.dtensor.placement_types import Partial, Replicate
-from hyper_parallel.core.dtensor.redistribute_plan import RedistributePlan, Step, find_plan
+from hyper_parallel.core.dtensor.redistribute_plan import RedistributePlan, Step
+from hyper_parallel.core.dtensor.redistribute_route import find_route
 
 
 class Carrier(NamedTuple):
@@ -46,6 +47,8 @@ def resize(x: Tensor, dim: int, begin: int, rows: int) -> Tensor:
     have = x.shape[dim]
     if begin == 0 and rows == have:
         return x
+    if rows == 0:
+        return _zeros(x, dim, 0)
     first, last = max(begin, 0), min(begin + rows, have)
     pieces = []
     if begin < 0:
@@ -227,34 +230,39 @@ class _Carry(_Function):
         return gradient, None
 
 
-def carry_out(plan: RedistributePlan, mesh, x: Tensor) -> Tensor:
-    """This rank's part after the plan, differentiable in PyNative.
-
-    Args:
-        plan: of a tensor on `mesh`.
-        mesh (DeviceMesh): of shape `plan.mesh_shape`; this rank must be in it.
-        x: this rank's part before.
-    """
-    steps = carriers(plan, mesh)
-    if not steps:
-        return x
-    if x.is_meta:
-        return _meta(plan, mesh, x)
-    return _Carry.apply(x, steps)
-
-
-def _meta(plan, mesh, x):
-    with ms.DeviceCtx("meta"):
-        return ms.mint.empty(local_shape(plan.shape, plan.states[-1].cuts, plan.mesh_shape, mesh.get_coordinate()),
-                             dtype=x.dtype)
-
-
 @functools.lru_cache(maxsize=8192)
-def _plan_between(shape, mesh, src, dst) -> RedistributePlan:
-    joint = list(mesh.rank_list) == sorted(mesh.rank_list)
-    for placements in (src, dst):
-        shard_orders(placements, mesh.mesh_shape, len(shape), mesh.mesh_dim_names)
-    return find_plan(shape, mesh.mesh_shape, src, dst, joint)
+def _steps_between(shape, src_mesh, src, dst_mesh, dst) -> tuple:
+    """The carriers of the route between two layouts, on this rank."""
+    steps = []
+    for leg in find_route(shape, src_mesh, src, dst_mesh, dst).legs:
+        if leg.plan is not None:
+            steps += carriers(leg.plan, leg.mesh) if leg.mesh.get_coordinate() is not None else ()
+        elif leg.kind == "broadcast":
+            steps.append(_broadcast(leg, shape))
+        else:
+            steps.append(_drop(leg, shape))
+    return tuple(steps)
+
+
+def _broadcast(leg, shape):
+    """The whole from the first rank of a smaller mesh to all ranks of a larger one."""
+    group = get_group(tuple(sorted(leg.mesh.rank_list)))
+    share = make("broadcast", group, group.ranks.index(leg.ranks[0]), phase="forward")
+    collect = make("all_reduce", group, "sum", phase="backward")
+    member, source = group.ranks[group.index] in leg.ranks, group.ranks[group.index] == leg.ranks[0]
+
+    def backward(gradient, x, _y):
+        total = collect(gradient)
+        return total if source else ops.zeros(x.shape, gradient.dtype)
+
+    return Carrier(lambda x: share(x if member else ops.zeros(shape, x.dtype)), backward, needs_values=not source)
+
+
+def _drop(leg, shape):
+    """Ranks outside a smaller mesh let go of the whole."""
+    if current_rank() in leg.ranks:
+        return Carrier(lambda x: x, lambda gradient, _x, _y: gradient)
+    return Carrier(lambda x: ops.zeros((0,) * len(shape), x.dtype), lambda gradient, _x, _y: ops.zeros(shape, gradient.dtype))
 
 
 def redistribute(dtensor, mesh, placements):
@@ -263,8 +271,19 @@ def redistribute(dtensor, mesh, placements):
         return dtensor
     if dtensor._slice_map is not None:
         dtensor = _unmapped(dtensor)
-    plan = _plan_between(dtensor._whole, mesh, dtensor._placements, placements)
-    return dtensor._of(carry_out(plan, mesh, dtensor._local), mesh, placements, dtensor._whole)
+    local, shape = dtensor._local, dtensor._whole
+    steps = _steps_between(shape, dtensor._mesh, dtensor._placements, mesh, placements)
+    if local.is_meta:
+        local = _meta(local, shape, mesh, placements)
+    elif steps:
+        local = _Carry.apply(local, steps)
+    return dtensor._of(local, mesh, placements, shape)
+
+
+def _meta(local, shape, mesh, placements):
+    cuts = shard_orders(placements, mesh.mesh_shape, len(shape), mesh.mesh_dim_names)
+    with ms.DeviceCtx("meta"):
+        return ms.mint.empty(local_shape(shape, cuts, mesh.mesh_shape, mesh.get_coordinate()), dtype=local.dtype)
 
 
 def whole_of(dtensor):
@@ -298,5 +317,5 @@ class _ReceiveGradient(_Function):
 def to_local_with_gradient(dtensor, grad_placements):
     """`DTensor.to_local(grad_placements=...)`; the gradient of a Partial value is whole on every rank."""
     own = tuple(Replicate() if isinstance(item, Partial) else item for item in dtensor._placements)
-    plan = _plan_between(dtensor._whole, dtensor._mesh, grad_placements, own)
-    return _ReceiveGradient.apply(dtensor._local, carriers(plan, dtensor._mesh))
+    mesh = dtensor._mesh
+    return _ReceiveGradient.apply(dtensor._local, _steps_between(dtensor._whole, mesh, grad_placements, mesh, own))

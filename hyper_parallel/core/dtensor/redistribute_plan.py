@@ -105,9 +105,15 @@ def find_plan(shape: Sequence[int], mesh_shape: Sequence[int], src: Sequence[Pla
         >>> find_plan((8, 8), (4,), (Shard(0),), (Shard(1),)).steps
         (Step(kind='all_to_all', axes=(0,), dim=0, to_dim=1, op=None),)
     """
+    return plan_states(shape, mesh_shape, *(state_of(item, mesh_shape, len(shape)) for item in (src, dst)), joint=joint)
+
+
+def plan_states(shape: Sequence[int], mesh_shape: Sequence[int], start: State, goal: State,
+                joint: bool = True) -> RedistributePlan:
+    """`find_plan` between states."""
     shape, mesh_shape = tuple(shape), tuple(mesh_shape)
-    start, goal = (_without_trivial_axes(state_of(item, mesh_shape, len(shape)), mesh_shape) for item in (src, dst))
-    return _shortest(shape, mesh_shape, start, goal, joint)
+    return _shortest(shape, mesh_shape, _without_trivial_axes(start, mesh_shape),
+                     _without_trivial_axes(goal, mesh_shape), joint)
 
 
 def _without_trivial_axes(state: State, mesh_shape) -> State:

@@ -1,0 +1,70 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Random numbers: replicas draw the same, parts draw different ones, and a filled weight does not depend on the mesh."""
+from mindspore import mint
+
+from hyper_parallel.core.dtensor.ops.common import pointwise
+from hyper_parallel.core.dtensor.ops.registry import rule
+
+# Odd and large, so that seeds of neighbouring parts and of neighbouring steps do not meet.
+_STRIDE = 0x9E3779B1
+
+
+@rule("FuncDropoutExt")
+def dropout(input, p, training, inplace, seed, offset):
+    """Each part draws from its own seed."""
+    del p, training, seed, offset
+    return pointwise(input, inplace=bool(inplace), compute=_own_seed(4))
+
+
+@rule("DropoutExt")
+def dropout_with_mask(input, p, seed, offset):
+    """`(out, mask)`; the mask's layout in memory is the kernel's own, so it is not for use by others."""
+    del p, seed, offset
+    spec = pointwise(input, compute=_own_seed(2))
+    spec.outputs.append(None)
+    return spec
+
+
+def _own_seed(position):
+    def compute(cut):
+        if not cut.labels:
+            return None
+        shift = cut.index() * _STRIDE
+
+        def run(func, args, kwargs):
+            return func(*args[:position], args[position] + shift, *args[position + 1:], **kwargs)
+        return run
+    return compute
+
+
+@rule("InplaceNormal", "InplaceUniform", "InplaceRandom")
+def fill_random(x, *numbers):
+    """The numbers of the whole are drawn, and each part takes its own: they do not depend on the mesh."""
+    del numbers
+    labels = tuple(range(x.ndim))
+
+    def compute(cut):
+        if not cut.labels:
+            return None
+        areas = [cut.area(label) for label in labels]
+
+        def run(func, args, kwargs):
+            whole = func(mint.empty(x.shape, dtype=args[0].dtype), *args[1:], **kwargs)
+            for dim, (start, rows) in enumerate(areas):
+                whole = mint.narrow(whole, dim, start, rows)
+            return args[0].copy_(whole.contiguous())
+        return run
+
+    return pointwise(x, inplace=True, compute=compute)
