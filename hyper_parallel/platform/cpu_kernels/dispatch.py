@@ -41,7 +41,8 @@ class CpuOperator:
 
     Args:
         name (str): name under which MindSpore dispatches the kernel, such as `RmsNorm`.
-        compute (Callable): what it computes; takes the kernel's arguments positionally.
+        compute (Callable): what it computes; takes the kernel's arguments positionally, or anything the public
+            function takes if it has `**kwargs`.
     """
 
     def __init__(self, name: str, compute: Callable):
@@ -49,9 +50,10 @@ class CpuOperator:
         self.compute = compute
         self._signature = inspect.signature(compute)
         self._count = len(self._signature.parameters)
+        self._open = any(parameter.kind == parameter.VAR_KEYWORD for parameter in self._signature.parameters.values())
 
-    def __call__(self, *operands):
-        return self.compute(*operands)
+    def __call__(self, *operands, **keywords):
+        return self.compute(*operands, **keywords)
 
     def __repr__(self):
         return f"CpuOperator({self.name})"
@@ -66,11 +68,12 @@ class CpuOperator:
 
     def dispatch(self, *args, **kwargs):
         """Computes, unless a Tensor subclass among the arguments claims the operator."""
-        operands = self.operands(args, kwargs)
-        claimant = _claimant(tensors_in(operands))
+        keywords = kwargs if self._open else {}
+        operands = tuple(args) if self._open else self.operands(args, kwargs)
+        claimant = _claimant(tensors_in([*operands, *keywords.values()]))
         if claimant is None:
-            return self.compute(*operands)
-        return claimant.__fallback__(self, operands, {})
+            return self.compute(*operands, **keywords)
+        return claimant.__fallback__(self, operands, keywords)
 
 
 class Replacement(NamedTuple):
