@@ -11,10 +11,41 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What an operator does when it meets a DTensor: run on the local tensors, or refuse."""
+"""What an operator does when it meets a DTensor: the same operator on the local parts, by the operator's rule.
+
+The first call of its kind (operator, placements, shapes, other arguments) asks the rule and keeps what follows as a
+`Plan`; every later one looks the plan up, runs the operator on the locals and labels the result.
+
+Gradients need nothing of their own. The operator runs on locals, whose autograd graph is the backward on parts, and
+redistributions are true adjoints. With the locals of all ranks as the variables, the gradient of a part is then exactly:
+for `Shard` the part of the gradient, for `Replicate` a summand of it (a Partial), for `Partial` the whole of it.
+"""
+from typing import Any, Dict, List
+
+from mindspore import Tensor
 from mindspore._c_expression import NoFallbackGuard
+from mindspore.ops import Primitive
+
+from hyper_parallel.core.dtensor.dispatch_plan import CACHE_LIMIT, Plan, lay_of, make_plan
+from hyper_parallel.core.dtensor.ops.indexing import SliceKey
 
 _skip_depth = 0
+_plans: Dict[tuple, Plan] = {}
+_make_subclass = Tensor._make_subclass
+
+
+class _Unbound:
+    """Stands for DTensor until its module is loaded."""
+
+
+_DTensor: Any = _Unbound
+_hooks: Any = None
+
+
+def bind(dtensor_class, hooks) -> None:
+    """Tells the dispatch what a DTensor is and what it holds on to; called once by DTensor's module."""
+    global _DTensor, _hooks
+    _DTensor, _hooks = dtensor_class, hooks
 
 
 class SkipDTensorDispatch:
@@ -42,30 +73,97 @@ def dispatch_is_skipped() -> bool:
     return _skip_depth > 0
 
 
-def _unwrap(value, dtensor_class):
+def unwrap(value):
     """Local tensors in place of DTensors, through tuples, lists and dicts."""
-    if isinstance(value, dtensor_class):
-        return value.to_local()
+    if isinstance(value, _DTensor):
+        return value._local
     if isinstance(value, (tuple, list)):
-        return type(value)(_unwrap(item, dtensor_class) for item in value)
+        return type(value)(unwrap(item) for item in value)
     if isinstance(value, dict):
-        return {key: _unwrap(item, dtensor_class) for key, item in value.items()}
+        return {key: unwrap(item) for key, item in value.items()}
     return value
 
 
-def run_on_local_tensors(func, args, kwargs, dtensor_class):
-    """Call the operator on the locals of its DTensor arguments, past this dispatch."""
-    with NoFallbackGuard():
-        return func(*_unwrap(tuple(args), dtensor_class), **_unwrap(dict(kwargs), dtensor_class))
+def clear_cache() -> None:
+    """Forgets every plan."""
+    _plans.clear()
 
 
-def refuse_operator(func, args, dtensor_class):
-    """The error for an operator that was given a DTensor outside `SkipDTensorDispatch`.
+def dispatch(func, args, kwargs=None):
+    """Runs an operator on DTensors (and plain tensors, which count as replicated).
+
+    Args:
+        func: the operator as MindSpore hands it to `__fallback__`; has a `name`.
+        args: its arguments; of a legacy primitive: the primitive, its name, and a tuple of the arguments.
+        kwargs: its keyword arguments.
+
+    Returns:
+        The operator's result, every tensor in it a DTensor.
 
     Raises:
-        NotImplementedError: always; names the operator and the placements.
+        NotImplementedError: the operator has no rule for these arguments, and not all of them are replicated.
     """
-    described = [repr(arg) if isinstance(arg, dtensor_class) else type(arg).__name__ for arg in args]
-    raise NotImplementedError(
-        f"operator {getattr(func, 'name', func)} has no rule for distributed tensors: {', '.join(described)}. "
-        "Take the local tensors (`to_local()`), the whole (`full_tensor()`), or run it inside SkipDTensorDispatch().")
+    if _skip_depth:
+        with NoFallbackGuard():
+            return func(*unwrap(tuple(args)), **unwrap(kwargs or {}))
+    if kwargs or args and isinstance(args[0], Primitive):
+        return _dispatch_any(func, args, kwargs or {})
+    key, locals_, source, dtensor = [func.name], [], None, _DTensor
+    for arg in args:
+        if isinstance(arg, dtensor):
+            try:
+                key.append(arg._lay)
+            except AttributeError:
+                key.append(lay_of(arg))
+            locals_.append(arg._local)
+            source = arg
+        elif isinstance(arg, (Tensor, list, tuple, slice)):
+            return _dispatch_any(func, args, {})
+        else:
+            # A float changes with every step of a schedule, and no rule looks at one.
+            key.append(float if type(arg) is float else arg)
+            locals_.append(arg)
+    plan = _plans.get(tuple(key))
+    if plan is None or not plan.direct:
+        return _dispatch_any(func, args, {})
+    with NoFallbackGuard():
+        result = func(*locals_)
+    made = _make_subclass(dtensor, result)
+    attributes = made.__dict__
+    attributes.update(plan.template)
+    attributes["_local"] = result
+    attributes["_hooks"] = source._hooks or _hooks()
+    return made
+
+
+def _dispatch_any(func, args, kwargs):
+    """The general path: plain tensors, lists, keywords, legacy primitives, redistributions, several results."""
+    primitive, head = None, ()
+    if args and isinstance(args[0], Primitive):
+        primitive, head, args = args[0], tuple(args[:2]), tuple(args[2])
+    tensors: List[Tensor] = []
+    key = [func.name if primitive is None else (func.name, str(primitive))]
+    key.extend(_key(arg, tensors) for arg in args)
+    if kwargs:
+        key.extend((name, _key(value, tensors)) for name, value in kwargs.items())
+    key = tuple(key)
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) >= CACHE_LIMIT:
+            _plans.clear()
+        plan = _plans[key] = make_plan(func.name, args, kwargs, tensors, primitive, _DTensor)
+    return plan.run(func, head, args, kwargs, tensors)
+
+
+def _key(value, tensors):
+    """What of an argument decides the plan; collects the tensors on the way."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        if isinstance(value, _DTensor):
+            return getattr(value, "_lay", None) or lay_of(value)
+        return value.shape, value.dtype
+    if isinstance(value, (list, tuple)):
+        return tuple(_key(item, tensors) for item in value)
+    if isinstance(value, slice):
+        return SliceKey(value)
+    return float if type(value) is float else value

@@ -18,8 +18,8 @@ from mindspore import Parameter, Tensor
 from mindspore.common._grad_function import _Function
 
 from hyper_parallel.core.dtensor.device_mesh import DeviceMesh
-from hyper_parallel.core.dtensor.dispatch import (
-    SkipDTensorDispatch, dispatch_is_skipped, refuse_operator, run_on_local_tensors)
+from hyper_parallel.core.dtensor.dispatch import SkipDTensorDispatch, bind, dispatch
+from hyper_parallel.core.dtensor.dispatch_hooks import get_item, hooks, set_item
 from hyper_parallel.core.dtensor.gather import shard_whole
 from hyper_parallel.core.dtensor.layout import Layout
 from hyper_parallel.core.dtensor.placement_state import local_shape as part_shape, shard_orders
@@ -84,11 +84,14 @@ class DTensor(Tensor):
         ((128, 64), (64, 64))
     """
 
+    # What keeps the gaps in MindSpore's dispatch covered; a DTensor that only stores needs none.
+    _hooks = None
+
     def __new__(cls, local, device_mesh=None, placements=None, slice_map=None, shape=None):
         if isinstance(local, DTensor):
             obj = Tensor._make_subclass(cls, local._local)
             obj._local, obj._mesh, obj._placements = local._local, local._mesh, local._placements
-            obj._slice_map, obj._whole = local._slice_map, local._whole
+            obj._slice_map, obj._whole, obj._hooks = local._slice_map, local._whole, local._hooks
         else:
             placements = _normalized(placements, device_mesh, local.ndim)
             obj = Tensor._make_subclass(cls, local)
@@ -104,9 +107,13 @@ class DTensor(Tensor):
         pass
 
     def __fallback__(self, func, args, kwargs=None):
-        if dispatch_is_skipped():
-            return run_on_local_tensors(func, args, kwargs or {}, DTensor)
-        return refuse_operator(func, args, DTensor)
+        return dispatch(func, args, kwargs)
+
+    def __getitem__(self, index):
+        return get_item(self, index)
+
+    def __setitem__(self, index, value):
+        set_item(self, index, value)
 
     @staticmethod
     def _of(local, mesh, placements, shape) -> "DTensor":
@@ -114,6 +121,7 @@ class DTensor(Tensor):
         obj = Tensor._make_subclass(DTensor, local)
         obj._local, obj._mesh, obj._placements, obj._whole = local, mesh, placements, shape
         obj._slice_map = obj.main_gradient = None
+        obj._hooks = hooks()
         return obj
 
     @staticmethod
@@ -127,7 +135,9 @@ class DTensor(Tensor):
             placements: one per axis, in mesh order.
             shape: of the whole; needed where the parts are uneven.
         """
-        return DTensor(local, device_mesh, placements, None, shape)
+        made = DTensor(local, device_mesh, placements, None, shape)
+        made._hooks = hooks()
+        return made
 
     def to_local(self, *, grad_placements: Optional[Sequence[Placement]] = None) -> Tensor:
         """This rank's part: the storage itself, not a copy. Differentiable.
@@ -305,5 +315,9 @@ def distribute_tensor(tensor: Tensor, device_mesh: DeviceMesh, placements: Seque
     local = shard_whole(tensor, device_mesh, placements)
     if isinstance(tensor, Parameter):
         leaf = Parameter(local, name=tensor.name, requires_grad=tensor.requires_grad)
-        return Parameter(DTensor(leaf, device_mesh, placements), name=tensor.name, requires_grad=tensor.requires_grad)
-    return DTensor(local, device_mesh, placements)
+        return Parameter(DTensor.from_local(leaf, device_mesh, placements), name=tensor.name,
+                         requires_grad=tensor.requires_grad)
+    return DTensor.from_local(local, device_mesh, placements)
+
+
+bind(DTensor, hooks)

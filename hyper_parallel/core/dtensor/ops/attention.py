@@ -38,7 +38,7 @@ def flash_attention(query, key, value, real_shift=None, drop_mask=None, padding_
     del next_tokens, inner_precise, sparse_mode
     layout = _layout_name(input_layout)
     if layout is None:
-        return Spec({}, [None] * 4)
+        return None
     labels = tuple({"B": "batch", "N": "heads", "H": "heads"}.get(letter) for letter in layout)
     inputs = {query: labels, key: labels, value: labels}
     key_heads = key.shape[layout.index("N")] if "N" in layout else key.shape[2] * head_num // query.shape[2]

@@ -67,7 +67,7 @@ def strided_slice(x, begin, end, strides=None, begin_mask=0, end_mask=0, ellipsi
                   shrink_axis_mask=0):
     """Ranges of the first dims with steps; masks other than those of begin and end ask for whole operands."""
     if ellipsis_mask or new_axis_mask or shrink_axis_mask:
-        return Spec({}, [None])
+        return None
     strides = strides or (1,) * len(begin)
 
     def full(dim):
@@ -128,9 +128,9 @@ def gathered(x, index, dim, index_position=1):
 def gather(params, indices, axis, batch_dims=0):
     """Rows of an unbatched table; batched ones have to be whole."""
     if batch_dims:
-        return Spec({}, [None])
+        return None
     if not isinstance(indices, Operand):
-        return Spec({}, [None])
+        return None
     return gathered(params, indices, axis)
 
 
@@ -248,3 +248,28 @@ class GetItem:
 
     def __call__(self, x, index):
         return Tensor.__getitem__(x, index)
+
+
+@rule("SetItem")
+def setitem(x, index, value):
+    """`x[index] = value`: the tensor stays as it lies, and the value is brought to it."""
+    spec = getitem(x, index)
+    out = spec.outputs[0]
+    spec.inplace, spec.partial = True, ()
+    if isinstance(value, Operand):
+        offset = len(out) - value.ndim
+        sizes = spec.sizes()
+        spec.inputs[value] = tuple(
+            label if label is not None and sizes.get(label) == size else None
+            for label, size in zip(out[max(offset, 0):], value.shape[max(-offset, 0):]))
+        spec.inputs[value] = (None,) * max(-offset, 0) + spec.inputs[value]
+    return spec
+
+
+class SetItem:
+    """Assignment to an index as an operator."""
+
+    name = "SetItem"
+
+    def __call__(self, x, index, value):
+        return Tensor.__setitem__(x, index, value)
