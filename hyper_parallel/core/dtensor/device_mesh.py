@@ -185,14 +185,15 @@ class DeviceMesh:
         Raises:
             ValueError: an unknown axis, or one that is named twice.
         """
-        names = (names,) if isinstance(names, str) else tuple(names)
+        names = (names,) if isinstance(names, (str, int)) else tuple(names)
         if names == self._names:
             return self
         flattened = self.root_mesh._flattened
         if len(names) == 1 and names[0] not in self._names and names[0] in flattened:
             return flattened[names[0]]
-        if not names or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"a mesh is indexed by axis names, got {names}: valid axes are {', '.join(self._names)}")
+        if not names or len(set(names)) != len(names) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"a mesh is indexed by axis names, each once, got {names}: "
+                             f"valid axes are {', '.join(self._names)}")
         kept = [self.axis_index(name) for name in names]
         left_out = [index for index in range(self.ndim) if index not in kept]
         strides = [math.prod(self._shape[index + 1:]) for index in range(self.ndim)]
