@@ -12,34 +12,39 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """A tensor of which every rank holds a part: local storage, the mesh, and a placement per axis."""
-from typing import Optional, Sequence, Tuple
+import copy
+from typing import Optional, Sequence, Tuple, Union
 
-from mindspore import Parameter, Tensor
-from mindspore.common._grad_function import _Function
+import mindspore
+from mindspore import Parameter, Tensor, ops
 
+from hyper_parallel.core.dtensor import dfunction
 from hyper_parallel.core.dtensor.device_mesh import DeviceMesh
+from hyper_parallel.core.dtensor.dfunction import DFunction
 from hyper_parallel.core.dtensor.dispatch import SkipDTensorDispatch, bind, dispatch
 from hyper_parallel.core.dtensor.dispatch_hooks import get_item, hooks, set_item
 from hyper_parallel.core.dtensor.gather import shard_whole
 from hyper_parallel.core.dtensor.layout import Layout
 from hyper_parallel.core.dtensor.placement_state import local_shape as part_shape, shard_orders
-from hyper_parallel.core.dtensor.placement_types import Placement, Replicate, Shard
+from hyper_parallel.core.dtensor.placement_types import Partial, Placement, Replicate, Shard
 from hyper_parallel.core.dtensor.redistribute import redistribute, to_local_with_gradient, whole_of
 from hyper_parallel.core.dtensor.slice_map import SliceMap
 
 __all__ = ["DFunction", "DTensor", "SkipDTensorDispatch", "distribute_tensor"]
 
 
-class DFunction(_Function):
-    """Base of autograd functions whose forward and backward see DTensors; MindFormers subclasses it at import."""
-
-
 def _normalized(placements: Sequence[Placement], mesh: DeviceMesh, ndim: int) -> Tuple[Placement, ...]:
     placements = tuple(placements)
-    if len(placements) != mesh.ndim:
+    if len(placements) != mesh.ndim or not all(isinstance(item, Placement) for item in placements):
         raise ValueError(f"{len(placements)} placements {placements} for a mesh of {mesh.ndim} axes "
                          f"{mesh.mesh_dim_names}: give one placement per axis")
-    return tuple(p.normalize(ndim) if isinstance(p, Shard) else p for p in placements)
+    found = []
+    for axis, item in zip(mesh.mesh_dim_names, placements):
+        try:
+            found.append(item.normalize(ndim) if isinstance(item, Shard) else item)
+        except ValueError as error:
+            raise ValueError(f"axis {axis!r}: {error}") from None
+    return tuple(found)
 
 
 def _whole_shape(part, mesh, placements, shape) -> Tuple[int, ...]:
@@ -58,6 +63,14 @@ def _whole_shape(part, mesh, placements, shape) -> Tuple[int, ...]:
             raise ValueError(f"a part of shape {tuple(part)} at {dict(zip(mesh.mesh_dim_names, coordinate))} of a tensor "
                              f"of shape {shape} with {placements}: the part there has shape {expected}")
     return shape
+
+
+def _check_unchanged(dtensor, mesh, placements):
+    """A DTensor is shared as it lies; something else that is said about it is a mistake."""
+    said = None if placements is None else _normalized(placements, dtensor._mesh, dtensor._local.ndim)
+    if mesh not in (None, dtensor._mesh) or said not in (None, dtensor._placements):
+        raise ValueError(f"{dtensor!r} already lies on a mesh: use redistribute({placements}) to change how, or "
+                         "to_local() for its part")
 
 
 class DTensor(Tensor):
@@ -89,8 +102,13 @@ class DTensor(Tensor):
 
     def __new__(cls, local, device_mesh=None, placements=None, slice_map=None, shape=None):
         if isinstance(local, DTensor):
-            obj = Tensor._make_subclass(cls, local._local)
-            obj._local, obj._mesh, obj._placements = local._local, local._mesh, local._placements
+            _check_unchanged(local, device_mesh, placements)
+            storage = local._local
+            if issubclass(cls, Parameter) and not isinstance(storage, Parameter):
+                # a part that came out of an operator shares its autograd record and would silently get no gradient
+                storage = Parameter(storage)
+            obj = Tensor._make_subclass(cls, storage)
+            obj._local, obj._mesh, obj._placements = storage, local._mesh, local._placements
             obj._slice_map, obj._whole, obj._hooks = local._slice_map, local._whole, local._hooks
         else:
             placements = _normalized(placements, device_mesh, local.ndim)
@@ -183,6 +201,11 @@ class DTensor(Tensor):
             placements = (Replicate(),) * mesh.ndim
         return redistribute(self, mesh, _normalized(placements, mesh, self._local.ndim))
 
+    @staticmethod
+    def gradient_placements(placements: Sequence[Placement]) -> Tuple[Placement, ...]:
+        """How the gradient of a value lies: as the value does, but whole on every rank where a sum is pending."""
+        return tuple(Replicate() if isinstance(item, Partial) else item for item in placements)
+
     @property
     def device_mesh(self) -> DeviceMesh:
         """The mesh that the placements speak of."""
@@ -269,17 +292,35 @@ class DTensor(Tensor):
         if isinstance(self, Parameter):
             Parameter.requires_grad.fset(self, value)
 
-    def clone(self, init=None):
-        """A copy of the same layout; a Parameter when this is one (`init` "same" or "zeros", as for a Parameter)."""
-        if init == "zeros":
-            with SkipDTensorDispatch():
-                local = self._local * 0
+    def clone(self, init="same") -> "DTensor":
+        """A copy of the same layout. Of a Parameter it is a Parameter, and a new leaf; otherwise differentiable.
+
+        Args:
+            init (str | float): "same", "zeros", "ones" or a number: the values, as for a Parameter.
+
+        Raises:
+            ValueError: another word.
+        """
+        values = {"zeros": 0, "ones": 1}.get(init, init)
+        if isinstance(values, str) and values != "same":
+            raise ValueError(f"clone(init={init!r}) of a DTensor: valid are 'same', 'zeros', 'ones' or a number")
+        if values != "same":
+            local = _filled(self._local, values)
+        elif isinstance(self, Parameter):
+            local = _detached_copy(self._local)
         else:
-            local = Tensor(self._local.asnumpy(), self._local.dtype)
+            local = self._local.clone()
+        return self._renewed(local)
+
+    copy = clone
+
+    def _renewed(self, local):
+        """What this is, with another part: a DTensor, or a Parameter of the same name."""
+        made = self._laid_out_like(local)
         if not isinstance(self, Parameter):
-            return self._laid_out_like(local)
-        copied = Parameter(self._laid_out_like(local), name=self.name, requires_grad=self.requires_grad)
-        return copied
+            made._hooks = self._hooks
+            return made
+        return Parameter(made, name=self.name, requires_grad=self.requires_grad)
 
     def asnumpy(self):
         """The whole as a numpy array; gathers like `full_tensor`."""
@@ -287,26 +328,57 @@ class DTensor(Tensor):
 
     def __repr__(self):
         parts = ", ".join(f"{axis}: {placement!r}" for axis, placement in zip(self._mesh.mesh_dim_names, self._placements))
-        return f"DTensor(shape={self.shape}, local_shape={self.local_shape}, dtype={self.dtype}, {parts})"
+        mapped = "" if self._slice_map is None else f", {self._slice_map.describe()}"
+        named = f"name={self.name!r}, " if isinstance(self, Parameter) else ""
+        return (f"{'Parameter ' if named else ''}DTensor({named}shape={self.shape}, local_shape={self.local_shape}, "
+                f"dtype={self.dtype}, {parts}{mapped})")
 
-    __str__ = __repr__
+    def __str__(self):
+        return f"{self!r}, local part:\n{self._local.asnumpy()}" if not self._local.is_meta else repr(self)
+
+    def __deepcopy__(self, memo):
+        # the Cell that stores this may hold the local Parameter too; both must stay one object
+        local = copy.deepcopy(self._local, memo) if isinstance(self._local, Parameter) else _detached_copy(self._local)
+        return self._renewed(local)
+
+    def __copy__(self):
+        return self._renewed(self._local)
 
     def __reduce_ex__(self, _):
-        raise TypeError("a DTensor holds one rank's part and its mesh; pickle `to_local()` or `full_tensor()` instead")
+        named = (self.name, self.requires_grad) if isinstance(self, Parameter) else None
+        return _restored, (self._local, self._mesh, self._placements, self._slice_map, self._whole, named)
+
+
+def _restored(local, mesh, placements, slice_map, shape, named):
+    """The inverse of `DTensor.__reduce_ex__`."""
+    made = DTensor(local, mesh, placements, slice_map, shape)
+    return made if named is None else Parameter(made, name=named[0], requires_grad=named[1])
+
+
+def _detached_copy(local: Tensor) -> Tensor:
+    return ops.stop_gradient(local) if local.is_meta else Tensor(local.asnumpy().copy(), local.dtype)
+
+
+def _filled(local: Tensor, value: Union[int, float]) -> Tensor:
+    if local.is_meta:
+        with mindspore.DeviceCtx("meta"):
+            return mindspore.mint.empty(tuple(local.shape), dtype=local.dtype)
+    return ops.full(tuple(local.shape), value, dtype=local.dtype)
 
 
 def distribute_tensor(tensor: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensor:
     """Cut a whole tensor, equal on all ranks, into a DTensor; a Parameter stays a Parameter.
 
-    Works on the meta device, where only shapes are cut.
+    Works on the meta device, where only shapes are cut. An axis that does not divide its dim gives the first ranks more:
+    pieces of ceil(size / ranks) rows from the front, so 5 rows on 4 ranks are `AA BB C -`.
 
     Args:
         tensor: the whole.
-        device_mesh: the mesh.
-        placements: Shard or Replicate per axis; the axis must divide the dim it cuts.
+        device_mesh: the mesh; a rank that is not in it gets an empty part.
+        placements: Shard, StridedShard or Replicate per axis, in mesh order.
 
     Raises:
-        ValueError: an axis does not divide its dim (the message names axis, dim and both numbers).
+        ValueError: a placement is Partial, or names a dim that the tensor has not (the message names axis and dim).
 
     Examples:
         >>> weight = distribute_tensor(Tensor(np.ones((8, 4), np.float32)), mesh, (Shard(0),))
@@ -315,9 +387,10 @@ def distribute_tensor(tensor: Tensor, device_mesh: DeviceMesh, placements: Seque
     local = shard_whole(tensor, device_mesh, placements)
     if isinstance(tensor, Parameter):
         leaf = Parameter(local, name=tensor.name, requires_grad=tensor.requires_grad)
-        return Parameter(DTensor.from_local(leaf, device_mesh, placements), name=tensor.name,
+        return Parameter(DTensor.from_local(leaf, device_mesh, placements, shape=tensor.shape), name=tensor.name,
                          requires_grad=tensor.requires_grad)
-    return DTensor.from_local(local, device_mesh, placements)
+    return DTensor.from_local(local, device_mesh, placements, shape=tensor.shape)
 
 
 bind(DTensor, hooks)
+dfunction.bind(DTensor)

@@ -11,57 +11,77 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Between the whole and the parts: cutting a tensor by placements, and collecting a DTensor's parts again."""
-import mindspore
-from mindspore import Tensor
+"""Between the whole and the parts: cutting a tensor by placements, and the whole of parts that a slice map describes."""
+import functools
 
-from hyper_parallel.core.collectives import functional
-from hyper_parallel.core.dtensor.placement_types import Partial, Shard
+import mindspore
+import numpy as np
+from mindspore import Tensor, ops
+
+from hyper_parallel.core.dtensor.placement_state import local_area, shard_orders
+from hyper_parallel.core.dtensor.placement_types import Partial
+
+
+def local_slices(shape, mesh, placements):
+    """Which slices of the whole this rank holds; None where it is not in the mesh.
+
+    Raises:
+        ValueError: a `StridedShard` whose factor no order of the axes gives.
+    """
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return None
+    cuts = shard_orders(placements, mesh.mesh_shape, len(shape), mesh.mesh_dim_names)
+    return tuple(slice(start, start + rows) for start, rows in local_area(shape, cuts, mesh.mesh_shape, coordinate))
 
 
 def shard_whole(tensor: Tensor, mesh, placements) -> Tensor:
-    """This rank's part of a whole tensor; later axes cut what earlier ones left.
+    """This rank's part of a whole tensor, a copy; a rank outside the mesh gets an empty one.
 
     Raises:
-        ValueError: an axis does not divide the dim, or a placement is Partial.
+        ValueError: a placement is Partial.
     """
-    shape, starts = list(tensor.shape), [0] * tensor.ndim
-    for axis, placement in enumerate(placements):
+    for axis, placement in zip(mesh.mesh_dim_names, placements):
         if isinstance(placement, Partial):
-            raise ValueError(f"a whole tensor cannot become {placement!r} on axis {mesh.mesh_dim_names[axis]!r}: "
-                             "use Shard or Replicate")
-        if isinstance(placement, Shard):
-            size, dim = mesh.size(axis), placement.dim
-            if shape[dim] % size:
-                raise ValueError(f"dim {dim} of size {shape[dim]} (whole {tuple(tensor.shape)}) is not divisible by "
-                                 f"axis {mesh.mesh_dim_names[axis]!r} of size {size}")
-            shape[dim] //= size
-            starts[dim] += mesh.get_local_rank(axis) * shape[dim]
+            raise ValueError(f"a whole tensor cannot become {placement!r} on axis {axis!r}: use Shard or Replicate")
+    slices = local_slices(tensor.shape, mesh, placements)
+    if slices is None:
+        slices = (slice(0, 0),) * tensor.ndim
     if tensor.is_meta:
         with mindspore.DeviceCtx("meta"):
-            return mindspore.mint.empty(tuple(shape), dtype=tensor.dtype)
-    slices = tuple(slice(start, start + size) for start, size in zip(starts, shape))
+            return mindspore.mint.empty(tuple(piece.stop - piece.start for piece in slices), dtype=tensor.dtype)
+    if tensor.dtype == mindspore.bfloat16:
+        # float32 holds every bfloat16, which numpy does not know
+        return Tensor(ops.cast(tensor, mindspore.float32).asnumpy()[slices].copy()).astype(tensor.dtype)
     return Tensor(tensor.asnumpy()[slices].copy(), tensor.dtype)
 
 
-def gather_whole(dtensor) -> Tensor:
-    """The whole of a DTensor, on every rank."""
-    mesh, whole = dtensor.device_mesh, dtensor.to_local()
-    slice_map = dtensor.slice_map
-    mapped = {cut.axis: cut for cut in slice_map.cuts} if slice_map is not None else {}
-    # inner axes cut last, so they are undone first
-    for axis in reversed(range(mesh.ndim)):
-        placement, name = dtensor.placements[axis], mesh.mesh_dim_names[axis]
-        if name in mapped:
-            continue
-        if isinstance(placement, Partial):
-            whole = functional.all_reduce(whole, mesh.get_group(axis), placement.op)
-        elif isinstance(placement, Shard):
-            whole = functional.all_gather(whole, placement.dim, mesh.get_group(axis))
-    if not mapped:
-        return whole
-    assert len(mapped) == 1, f"one mapped axis at a time, got {sorted(mapped)}"
-    (name, _), = mapped.items()
-    group = mesh.get_group(name)
-    stacked = functional.all_gather(whole.reshape((1,) + tuple(whole.shape)), 0, group).asnumpy()
-    return Tensor(slice_map.unshard(list(stacked)), whole.dtype)
+def gather_mapped(local: Tensor, mesh, slice_map, gather) -> Tensor:
+    """The whole of parts that a slice map describes: padding dropped, of copies the first.
+
+    Args:
+        local: this rank's part.
+        mesh: has the slice map's axes.
+        slice_map: the record of the parts.
+        gather: `gather(x, dim, group)`, a differentiable all-gather.
+    """
+    # a later cut cuts what the earlier ones left, so it is undone first
+    for cut in reversed(slice_map.cuts):
+        local = gather(local, cut.dim, mesh.get_group(cut.axis))
+        rows = _rows_in_order(cut)
+        if rows is not None:
+            local = ops.gather(local, Tensor(rows), cut.dim)
+    return local
+
+
+@functools.lru_cache(maxsize=1024)
+def _rows_in_order(cut):
+    """Where each row of the whole lies among the ranks' rows, one rank after the other; None for rows in order."""
+    rows = np.full(cut.rows, -1, np.int32)
+    for coordinate in range(cut.parts):
+        for run in cut.runs(coordinate):
+            if run.first:
+                rows[run.start:run.start + run.rows] = coordinate * cut.local_rows + run.local + np.arange(run.rows)
+    assert rows.min() >= 0, cut
+    in_order = len(rows) == cut.parts * cut.local_rows and bool((rows == np.arange(len(rows))).all())
+    return None if in_order else rows

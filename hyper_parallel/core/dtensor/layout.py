@@ -17,6 +17,7 @@ import math
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 from hyper_parallel.core.dtensor.device_mesh import DeviceMesh
+from hyper_parallel.core.dtensor.placement_state import State, placements_of, shard_orders
 from hyper_parallel.core.dtensor.placement_types import (NamedPlacement, Partial, Placement, Replicate, Shard,
                                                          resolve_placements)
 
@@ -27,7 +28,8 @@ class Layout:
     """Placements on a mesh, and the tensor map that follows from them.
 
     A tensor map has an entry per dim: -1 when the dim is not cut, else the cutting axis, counted from the mesh's last
-    axis (MindSpore's convention); a dim cut by several axes has a tuple, the outer axis first.
+    axis (MindSpore's convention); a dim cut by several axes has a tuple, the outer axis first. The placements say the
+    same: `StridedShard` on an axis that cuts after later axes of the mesh.
 
     Args:
         mesh (DeviceMesh): the mesh.
@@ -35,24 +37,29 @@ class Layout:
         ndim (int, optional): the number of dims of the tensor; None means that it is not known yet, and
             `placement_to_tensor_map` will tell.
         shard_order (Sequence[str], optional): axis names, outermost first: which axis is the outer one where several cut
-            one dim. Axes that are not named follow in mesh order. None means mesh order.
+            one dim. Axes that are not named follow in mesh order. None means what the placements say: mesh order, but
+            for a `StridedShard`.
 
     Raises:
-        ValueError: not one placement per axis, or a placement of a dim that the tensor has not.
+        ValueError: not one placement per axis, a placement of a dim that the tensor has not, or a `StridedShard` whose
+            factor no order gives.
 
     Examples:
         >>> mesh = DeviceMesh("npu", (2, 4), ("fsdp", "tp"))
         >>> Layout(mesh, (Shard(0), Shard(-1)), ndim=2).tensor_map
         (1, 0)
-        >>> Layout(mesh, (Shard(0), Shard(0)), ndim=2, shard_order=("tp", "fsdp")).tensor_map
-        ((0, 1), -1)
+        >>> inside = Layout(mesh, (Shard(0), Shard(0)), ndim=2, shard_order=("tp", "fsdp"))
+        >>> inside.tensor_map, inside.placements
+        (((0, 1), -1), (StridedShard(dim=0, split_factor=4), Shard(dim=0)))
     """
 
     def __init__(self, mesh: DeviceMesh, placements: Union[Sequence[Placement], NamedPlacement],
                  ndim: Optional[int] = None, *, shard_order: Optional[Sequence[str]] = None):
         self._mesh = mesh
         order = [mesh.axis_index(axis) for axis in shard_order or ()]
-        self._order = tuple(order + [axis for axis in range(mesh.ndim) if axis not in order])
+        if len(set(order)) < len(order):
+            raise ValueError(f"shard_order {tuple(shard_order)} names an axis twice")
+        self._order = tuple(order + [axis for axis in range(mesh.ndim) if axis not in order]) if order else None
         self._tensor_map = None
         self.set_placements(placements)
         if ndim is not None:
@@ -121,13 +128,85 @@ class Layout:
         Raises:
             ValueError: a placement cuts a dim that the tensor has not.
         """
-        self._placements = tuple(item.normalize(ndim) if isinstance(item, Shard) else item for item in self._placements)
-        cuts = [[] for _ in range(ndim)]
-        for axis in self._order:
-            if isinstance(self._placements[axis], Shard):
-                cuts[self._placements[axis].dim].append(self._mesh.ndim - 1 - axis)
-        self._tensor_map = tuple(-1 if not axes else axes[0] if len(axes) == 1 else tuple(axes) for axes in cuts)
+        named = zip(self.alias_name, self._placements)
+        self._placements = tuple(_normalized(item, ndim, axis) for axis, item in named)
+        if self._order is None:
+            cuts = shard_orders(self._placements, self.mesh_shape, ndim, self.alias_name)
+        else:
+            cuts = [[] for _ in range(ndim)]
+            for axis in self._order:
+                if isinstance(self._placements[axis], Shard):
+                    cuts[self._placements[axis].dim].append(axis)
+            pending = tuple(item.op if isinstance(item, Partial) else None for item in self._placements)
+            self._placements = placements_of(State(tuple(map(tuple, cuts)), pending), self.mesh_shape)
+        last = self._mesh.ndim - 1
+        self._tensor_map = tuple(-1 if not axes else last - axes[0] if len(axes) == 1
+                                 else tuple(last - axis for axis in axes) for axes in cuts)
         return self._tensor_map
+
+    @property
+    def shard_orders(self) -> Tuple[Tuple[str, ...], ...]:
+        """Per dim, the names of the axes that cut it, the outer axis first."""
+        return tuple(tuple(self.alias_name[axis] for axis in _axes(entry, self._mesh.ndim)) for entry in self.tensor_map)
+
+    @classmethod
+    def from_tensor_map(cls, mesh: DeviceMesh, tensor_map: Sequence[TensorMapEntry]) -> "Layout":
+        """The layout of a tensor map on a mesh; axes that the map leaves out replicate.
+
+        Raises:
+            ValueError: an entry is no axis of the mesh, or an axis cuts twice.
+
+        Examples:
+            >>> Layout.from_tensor_map(DeviceMesh("npu", (2, 4), ("fsdp", "tp")), ((0, 1), -1)).shard_orders
+            (('tp', 'fsdp'), ())
+        """
+        cuts, used = [], []
+        for dim, entry in enumerate(tensor_map):
+            entries = entry if isinstance(entry, (tuple, list)) else (entry,)
+            wrong = [axis for axis in entries if axis != -1 and not 0 <= axis < mesh.ndim]
+            if wrong:
+                raise ValueError(f"tensor_map {tuple(tensor_map)}: dim {dim} names axis {wrong[0]}; on a mesh with axes "
+                                 f"{', '.join(mesh.mesh_dim_names)} valid entries are -1 (not cut) and 0 (the last axis) "
+                                 f"to {mesh.ndim - 1} (the first)")
+            cuts.append(tuple(_axes(entry, mesh.ndim)))
+            used += cuts[-1]
+        twice = [axis for axis in used if used.count(axis) > 1]
+        if twice:
+            raise ValueError(f"tensor_map {tuple(tensor_map)}: axis {mesh.mesh_dim_names[twice[0]]!r} cuts twice")
+        placements = [Replicate()] * mesh.ndim
+        for dim, order in enumerate(cuts):
+            for axis in order:
+                placements[axis] = Shard(dim)
+        return cls(mesh, placements, len(cuts), shard_order=[mesh.mesh_dim_names[axis] for axis in used])
+
+    @classmethod
+    def from_mindspore(cls, layout, device_type: str = "npu") -> "Layout":
+        """The layout that a `mindspore.parallel.Layout`, called with a tensor map, describes.
+
+        Raises:
+            ValueError: the MindSpore layout has no tensor map, or cuts virtually (`interleaved_parallel`).
+        """
+        if layout._tensor_map is None:
+            raise ValueError("a mindspore.parallel.Layout has a tensor map once it is called: layout('dp', 'None')")
+        facts = layout.to_dict()
+        if facts["interleaved_parallel"]:
+            raise ValueError("interleaved_parallel cuts a tensor within one rank; placements cannot say it")
+        mesh = DeviceMesh(device_type, facts["device_matrix"], facts["alias_name"], facts["rank_list"])
+        return cls.from_tensor_map(mesh, facts["tensor_map"])
+
+    def to_mindspore(self):
+        """The same layout as a `mindspore.parallel.Layout`.
+
+        Raises:
+            ValueError: a reduction is pending, which a tensor map cannot say.
+        """
+        from mindspore.parallel import Layout as MindSporeLayout  # pylint: disable=import-outside-toplevel
+        pending = [axis for axis, item in zip(self.alias_name, self._placements) if isinstance(item, Partial)]
+        if pending:
+            raise ValueError(f"axis {pending[0]!r} is {self._placements[self.alias_name.index(pending[0])]!r}: a tensor "
+                             "map can say Shard and Replicate only")
+        words = [order[0] if len(order) == 1 else order or "None" for order in self.shard_orders]
+        return MindSporeLayout(self.mesh_shape, self.alias_name, list(self.rank_list))(*words)
 
     def reset_partial(self) -> None:
         """Declares every pending reduction done: Partial becomes Replicate."""
@@ -141,7 +220,8 @@ class Layout:
         """The inverse of `get_global_shape`.
 
         Raises:
-            ValueError: a dim does not divide by the ranks that cut it.
+            ValueError: a dim does not divide by the ranks that cut it; for uneven parts see
+                `placement_state.local_shape`.
         """
         parts = self._parts(len(global_shape))
         return tuple(_divide(size, count, dim) for dim, (size, count) in enumerate(zip(global_shape, parts)))
@@ -168,7 +248,7 @@ class Layout:
         if not isinstance(other, Layout):
             return NotImplemented
         return (self._mesh is other._mesh and self._placements == other._placements
-                and self._order == other._order and self._tensor_map == other._tensor_map)
+                and self._tensor_map == other._tensor_map)
 
     __hash__ = None
 
@@ -179,6 +259,13 @@ class Layout:
         placed = ", ".join(f"{axis}: {placement!r}" for axis, placement in zip(self.alias_name, self._placements))
         known = "" if self._tensor_map is None else f"; tensor_map {self._tensor_map}"
         return f"Layout({placed}{known})"
+
+
+def _normalized(placement: Placement, ndim: int, axis: str) -> Placement:
+    try:
+        return placement.normalize(ndim) if isinstance(placement, Shard) else placement
+    except ValueError as error:
+        raise ValueError(f"axis {axis!r}: {error}") from None
 
 
 def _axes(entry: TensorMapEntry, mesh_ndim: int) -> List[int]:

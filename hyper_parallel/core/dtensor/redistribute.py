@@ -27,9 +27,9 @@ from mindspore.common._grad_function import _Function
 
 from hyper_parallel.core.collectives.functional import make
 from hyper_parallel.core.collectives.groups import current_rank, get_group
-from hyper_parallel.core.dtensor.gather import gather_whole
+from hyper_parallel.core.dtensor.gather import gather_mapped
 from hyper_parallel.core.dtensor.placement_state import chunk, local_shape, shard_orders
-from hyper_parallel.core.dtensor.placement_types import Partial, Replicate
+from hyper_parallel.core.dtensor.placement_types import Replicate
 from hyper_parallel.core.dtensor.redistribute_plan import RedistributePlan, Step
 from hyper_parallel.core.dtensor.redistribute_route import find_route
 
@@ -270,7 +270,7 @@ def redistribute(dtensor, mesh, placements):
     if mesh is dtensor._mesh and placements == dtensor._placements:
         return dtensor
     if dtensor._slice_map is not None:
-        dtensor = _unmapped(dtensor)
+        return redistribute(_unmapped(dtensor), mesh, placements)
     local, shape = dtensor._local, dtensor._whole
     steps = _steps_between(shape, dtensor._mesh, dtensor._placements, mesh, placements)
     if local.is_meta:
@@ -292,9 +292,30 @@ def whole_of(dtensor):
 
 
 def _unmapped(dtensor):
-    """A DTensor whose parts a slice map describes, whole on the mapped axes."""
-    whole = gather_whole(dtensor)
-    return dtensor._of(whole, dtensor._mesh, (Replicate(),) * dtensor._mesh.ndim, tuple(whole.shape))
+    """A DTensor whose parts a slice map describes, whole on the mapped axes and as it is on the others."""
+    mesh, mapped = dtensor._mesh, dtensor._slice_map.axes
+    placements = tuple(Replicate() if axis in mapped else placement
+                       for axis, placement in zip(mesh.mesh_dim_names, dtensor._placements))
+    cutting = [axis for axis, placement in zip(mesh.mesh_dim_names, placements) if placement.is_shard()]
+    if cutting:
+        raise NotImplementedError(f"redistribute of parts laid out as {dtensor._slice_map.describe()}: axis "
+                                  f"{cutting[0]!r} cuts as well, but the slice map does not know it; supported are maps "
+                                  f"that name every axis that cuts (SliceMap.then)")
+    whole = gather_mapped(dtensor._local, mesh, dtensor._slice_map, gather_along)
+    return dtensor._of(whole, mesh, placements, tuple(whole.shape))
+
+
+def gather_along(x: Tensor, dim: int, group) -> Tensor:
+    """The parts of all ranks, concatenated along `dim`; the backward is a reduce-scatter."""
+    if group.size == 1:
+        return x
+    return _Carry.apply(x, _gather_equal(group, dim))
+
+
+@functools.lru_cache(maxsize=1024)
+def _gather_equal(group, dim):
+    gather, scatter = make("all_gather", group, dim), make("reduce_scatter", group, dim, phase="backward")
+    return (Carrier(gather, lambda gradient, _x, _y: scatter(gradient)),)
 
 
 class _ReceiveGradient(_Function):
@@ -316,6 +337,6 @@ class _ReceiveGradient(_Function):
 
 def to_local_with_gradient(dtensor, grad_placements):
     """`DTensor.to_local(grad_placements=...)`; the gradient of a Partial value is whole on every rank."""
-    own = tuple(Replicate() if isinstance(item, Partial) else item for item in dtensor._placements)
+    own = dtensor.gradient_placements(dtensor._placements)
     mesh = dtensor._mesh
     return _ReceiveGradient.apply(dtensor._local, _steps_between(dtensor._whole, mesh, grad_placements, mesh, own))
