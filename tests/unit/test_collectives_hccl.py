@@ -150,5 +150,5 @@ def test_errors_are_named_and_the_compiler_sees_the_operator(fabric, monkeypatch
     def fail(*_):
         raise RuntimeError("time-out")
     monkeypatch.setattr(fabric, "meet", fail)
-    with pytest.raises(RuntimeError, match=r"all_reduce over group fabric1 of ranks \(0, 1, 2, 3\), on rank 1: time-out"):
+    with pytest.raises(RuntimeError, match=r"all_reduce over group fabric1 of ranks \(0, .*\), on rank 1: time-out"):
         reduce(Tensor([1.0]))

@@ -43,7 +43,9 @@ def _fabric(request, monkeypatch):
             return fabric.meet(add_up, x)
 
     def gather_any(x, group, dim):
-        return fabric.meet(lambda inputs: as_tensors([np.concatenate([i.asnumpy() for i in inputs], dim)] * group.size), x)
+        def put_together(inputs):
+            return as_tensors([np.concatenate([part.asnumpy() for part in inputs], dim)] * group.size)
+        return fabric.meet(put_together, x)
 
     monkeypatch.setattr(backend_mccl, "_AllReduce", _Sum)
     monkeypatch.setattr(backend_mccl, "_gather_any", gather_any)

@@ -34,9 +34,9 @@ def fail_with(error):
     return call
 
 
-@pytest.mark.parametrize("kind", (RuntimeError, TypeError, ValueError))
+@pytest.mark.parametrize("kind", (NotImplementedError, RuntimeError, TypeError, ValueError))
 def test_an_error_at_the_call(kind):
-    """Same type, more text, the cause kept."""
+    """Same kind, more text, the cause kept."""
     with pytest.raises(kind, match=r"all_gather over group hp_4-7 of ranks \(4, 7\), on rank 7: timed out") as caught:
         naming.start(fail_with(kind("timed out")), (1,), "all_gather", PAIR)
     assert isinstance(caught.value.__cause__, kind)

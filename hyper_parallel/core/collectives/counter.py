@@ -13,9 +13,10 @@
 # limitations under the License.
 """Counts collectives: which, over which group, how many bytes.
 
-What is counted is the logical collective, whatever a backend does to carry it out, at every call in PyNative. A compiled
-graph (mindspore.jit, GRAPH_MODE) counts nothing: its collectives do not pass through Python, and the compiler reads a
-function that several edges share only once. Outside `count_collectives()` a collective pays one test of a global.
+What is counted is the logical collective, whatever a backend does to carry it out, at every call in PyNative. A
+compiled graph (mindspore.jit, GRAPH_MODE) counts nothing: its collectives do not pass through Python, and the compiler
+reads a function that several edges share only once. Outside `count_collectives()` a collective pays one test of a
+global.
 """
 import contextlib
 import math

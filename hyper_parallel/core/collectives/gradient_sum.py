@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Sums a parameter's gradient over a group: the parameter is replicated, but each rank sees only its part of the use."""
+"""Sums a parameter's gradient over a group: the parameter is replicated, but each rank sees only part of its use."""
 import mindspore as ms
 from mindspore import Parameter, ops
 

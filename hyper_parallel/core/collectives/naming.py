@@ -23,15 +23,17 @@ from typing import Callable
 
 _STARTED = collections.deque(maxlen=4)
 _KERNEL_ERROR = "Launch kernel failed"
+_NAMED = (NotImplementedError, RuntimeError, TypeError, ValueError)
 
 
 def start(call: Callable, inputs: tuple, kind: str, group):
-    """`call(*inputs)`, a collective; its error, of the same type, names the collective, the group and this rank."""
+    """`call(*inputs)`, a collective; its error, of the same kind, names the collective, the group and this rank."""
     _STARTED.append((kind, group))
     try:
         return call(*inputs)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise type(error)(f"{_describe(kind, group)}, on rank {group.ranks[group.index]}: {error}") from error
+    except _NAMED as error:
+        named = next(base for base in _NAMED if isinstance(error, base))
+        raise named(f"{_describe(kind, group)}, on rank {group.ranks[group.index]}: {error}") from error
 
 
 def last_started() -> str:

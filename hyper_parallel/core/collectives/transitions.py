@@ -11,7 +11,8 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The edges of a sharded region: what happens to an activation on the way in or out, and to its gradient on the way back.
+"""The edges of a sharded region: what happens to an activation on its way in or out, and to its gradient on the way
+back.
 
 The backward of an edge depends on what follows it, which is why edges with the same forward have different names.
 """
