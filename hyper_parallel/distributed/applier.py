@@ -27,6 +27,7 @@ from hyper_parallel.distributed import edges, local_compute, local_parameter
 from hyper_parallel.distributed.checks import check_mesh
 from hyper_parallel.distributed.inventory import take_inventory
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ParameterSpec, ShardingPlan
+from hyper_parallel.distributed.support import check_supported
 from hyper_parallel.distributed.tensor_parallel.head_count import maybe_update_head_counts, restore_head_counts
 
 AXIS = "tp"
@@ -72,6 +73,7 @@ def apply(cell, plan: ShardingPlan, mesh, *, sense_is_split: bool = False):
 
     Raises:
         ValueError: the mesh does not fit the plan, ranks hold different plans, or another plan has been applied.
+        NotImplementedError: the plan asks for more than this version can execute; see `support`.
 
     Examples:
         >>> mesh = hp.init_device_mesh("npu", (2, 2), mesh_dim_names=("dp", "tp"))
@@ -85,6 +87,7 @@ def apply(cell, plan: ShardingPlan, mesh, *, sense_is_split: bool = False):
                          "call hp.restore(cell) first")
     plan = plan if plan.bound else plan.bind(cell)
     check_mesh(plan.mesh_axes, mesh)
+    check_supported(plan)
     state = AppliedState(plan, mesh)
     if _needs_communication(mesh):
         _check_same_on_all_ranks(plan)

@@ -44,6 +44,8 @@ def bind(plan: ShardingPlan, cell) -> ShardingPlan:
             raise ValueError(f"the plan has a boundary {path!r}, which the Cell has not; nearest: "
                              f"{', '.join(nearest(path, inventory.modules))}")
         record = inventory.modules[path]
+        if spec.head_arguments and not set(spec.head_arguments) <= set(record.arguments):
+            spec = dataclasses.replace(spec, head_arguments=None)
         bound = dataclasses.replace(spec, in_src=_arguments(spec.in_src, record, path),
                                     in_dst=_arguments(spec.in_dst, record, path))
         bound._tp_local_attr_plan = build_tp_local_attr_plan(
@@ -68,18 +70,27 @@ def _check_parameters(plan: ShardingPlan, inventory: Inventory):
             raise ValueError(f"{path!r} has shape {list(shape)} in the Cell and {list(spec.shape)} in the plan")
 
 
+_ENCODER_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "encoder_states", "encoder_output", "encoder_outputs",
+                      "memory", "context", "kv_states", "cross_attention_states")
+
+
 def _arguments(edges: Dict, record: ModuleRecord, path: str) -> Dict:
     """Edges keyed by the Cell's own argument names. The templates speak of `hidden_states`, which is the first argument
-    wherever the Cell calls it otherwise; a name that a user wrote must be there."""
+    wherever the Cell calls it otherwise, and of `key_value_states`, which goes by several names; a name that a user
+    wrote must be there."""
     if not edges:
         return edges
     renamed = {}
     for name, placement in edges.items():
         if name not in record.arguments:
-            if name != templates.HIDDEN or not record.arguments:
+            if name == templates.ENCODER_STATES:
+                found = next((other for other in _ENCODER_ARGUMENTS if other in record.arguments), None)
+            else:
+                found = record.arguments[0] if name == templates.HIDDEN and record.arguments else None
+            if found is None:
                 raise ValueError(f"{path!r} ({record.class_name}) has no argument {name!r}; its arguments: "
                                  f"{', '.join(record.arguments) or 'none'}")
-            name = record.arguments[0]
+            name = found
         renamed[name] = placement
     return renamed
 

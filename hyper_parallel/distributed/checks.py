@@ -12,30 +12,82 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """Can it be right? Checks that fail closed, before any process group exists."""
-from typing import Any, Dict, Mapping, Optional
+import math
+from types import MappingProxyType
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from hyper_parallel.distributed.inventory import Inventory
 from hyper_parallel.distributed.model_facts import KEY_OF, ModelFacts
-from hyper_parallel.distributed.recipe_spec import ParameterSpec
+from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ParameterSpec
+from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.distributed.tensor_parallel.param_role import ParamRole
 
-_WHOLE_BY_INTENT = (ParamRole.REPLICATED.name, ParamRole.MOE_GATE.name)
+_REGION_ROLES = templates.REGIONS
 
 
-def check_coverage(inventory: Inventory, parameters: Mapping[str, ParameterSpec]):
-    """Every parameter has a spec, once, and no large weight is whole without anybody having said so.
+def check_coverage(inventory: Inventory, parameters: Mapping[str, ParameterSpec],
+                   specs: Mapping[str, ModuleShardingSpec] = MappingProxyType({})):
+    """Every parameter has a spec, every cut one stands in one boundary, and no large weight is whole by accident.
+
+    Args:
+        inventory: the model.
+        parameters: the specs to check.
+        specs: the boundaries.
 
     Raises:
-        ValueError: a 2-D weight that no evidence and no user kept whole would be replicated.
+        ValueError: a 2-D weight that no evidence and no user kept whole would be replicated, or a cut parameter stands
+            in no boundary or in several.
     """
     assert list(parameters) == list(inventory.parameters), "a parameter has no spec"
+    covered: Dict[str, List[str]] = {}
+    for module, spec in specs.items():
+        for name, placement in (spec.params or {}).items():
+            if placement.get("tp") is not None and placement["tp"].is_shard():
+                path = f"{module}.{name}" if module and f"{module}.{name}" in parameters else name
+                covered.setdefault(path, []).append(module)
     for spec in parameters.values():
-        kept = any("override" in reason or "replicate" in reason for reason in spec.reasons)
-        tp_cuts = bool(spec.slice_map.cuts)
-        is_one_rank = spec.placement.get("tp") is None
-        if len(spec.shape) >= 2 and not tp_cuts and not kept and not is_one_rank and spec.role == ParamRole.SKIP.name:
+        is_cut = bool(spec.slice_map.cuts)
+        if is_cut and specs and not spec.aliases:
+            holders = [module for module in covered.get(spec.path, ()) if specs[module].semantic_role not in (
+                "lm_head", "heads", "sharded_norm", "inner_row")]
+            if len(holders) > 1:
+                raise ValueError(f"{spec.path!r} is cut by {len(holders)} boundaries: {', '.join(holders)}; one contract a "
+                                 "parameter. Say which it is with auto_tp_config.rules")
+            if not covered.get(spec.path):
+                raise ValueError(f"{spec.path!r} would be cut, but no boundary says what meets it; keep it whole with "
+                                 f"auto_tp_config.overrides: [{{match: \"{spec.path}\", replicate: true}}]")
+        if len(spec.shape) >= 2 and not is_cut and spec.role == ParamRole.SKIP.name and not spec.frozen and \
+                not any("buffer" in reason or "override" in reason or "mask" in reason or "rule" in reason
+                        for reason in spec.reasons):
             raise ValueError(f"{spec.path!r} {list(spec.shape)} would stay whole on every rank and nobody said so: add "
                              f"auto_tp_config.overrides: [{{match: \"{spec.path}\", replicate: true}}] or a rule")
+
+
+def large_whole(parameters: Iterable[ParameterSpec], least: int = 1 << 20) -> List[ParameterSpec]:
+    """Weights of at least so many elements that every rank holds whole, for the report."""
+    return [spec for spec in parameters if len(spec.shape) >= 2 and not spec.slice_map.cuts
+            and math.prod(spec.shape) >= least]
+
+
+def check_edges(specs: Mapping[str, ModuleShardingSpec]):
+    """Regions hand activations to one another between blocks: each must leave them as the next expects them.
+
+    Raises:
+        ValueError: names both modules and both layouts.
+    """
+    between = [(path, spec) for path, spec in specs.items() if spec.semantic_role in _REGION_ROLES]
+    for path, spec in between:
+        for name, arrives in (spec.in_src or {}).items():
+            if name not in (templates.HIDDEN,):
+                continue
+            for other_path, other in between:
+                if other.out_dst is None or other.semantic_role != spec.semantic_role:
+                    continue
+                if other_path.rpartition(".")[2] == path.rpartition(".")[2] and other.out_dst != arrives and \
+                        other.out_dst != other.out_src:
+                    raise ValueError(f"{other_path!r} leaves activations as {other.out_dst}, but {path!r} expects "
+                                     f"{arrives}: a boundary's exit has to meet the next one's entry")
+                break
 
 
 def validate_model_compatibility(model: Any, *, tp_size: int, cp_size: int = 1, ep_size: int = 1,

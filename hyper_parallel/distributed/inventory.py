@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from hyper_parallel.distributed.model_facts import ModelFacts
+from hyper_parallel.distributed.tensor_parallel import words
 
 # op layouts: how a 2-D weight is stored
 OUT_IN, IN_OUT, TABLE = "[out, in]", "[in, out]", "table"
@@ -99,6 +100,12 @@ class Inventory:
     modules: Dict[str, ModuleRecord] = field(default_factory=dict)
     facts: ModelFacts = ModelFacts()
     source: str = "record"
+
+    def facts_of(self, path: str) -> ModelFacts:
+        """The configuration that speaks for a path: a vision or audio tower has its own."""
+        if self.facts.tower is not None and words.vision_segment(path.lower().split(".")) is not None:
+            return self.facts.tower
+        return self.facts
 
 
 def take_inventory(model: Any, config: Any = None) -> Inventory:

@@ -14,43 +14,61 @@
 """What the user said: options, rules and overrides, read from YAML or Python, and never silently unused."""
 import difflib
 import fnmatch
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
+from hyper_parallel.core.dtensor.placement_types import Placement, parse_placement
 from hyper_parallel.distributed.tensor_parallel.evidence import RoleRule, nearest, read_rules
 
-_OVERRIDE_KEYS = ("match", "replicate", "fused_layout")
+_OVERRIDE_KEYS = ("match", "replicate", "fused_layout", "placement", "tp_divide_attrs")
 _UNKNOWN = ("error", "replicate")
 
 
 @dataclass(frozen=True)
 class Override:
-    """A word about the parameters that a glob on their dotted paths matches.
+    """A word about the parameters whose full dotted path, or whose linear's, a glob matches.
 
     Args:
-        match: a path or glob.
+        match: a path or glob; `tp_divide_attrs` matches modules, everything else parameters.
         replicate: keep them whole on every rank.
         fused_layout: arrangement of a fused weight's rows.
+        placement: where the parameter lies, for example `shard(0)`.
+        tp_divide_attrs: int attributes of the module that the tp size divides.
     """
 
     match: str
     replicate: bool = False
     fused_layout: Optional[str] = None
+    placement: Optional[str] = None
+    tp_divide_attrs: Tuple[str, ...] = ()
 
 
 class Overrides:
-    """The overrides of one plan, with a record of which were used.
+    """The overrides of one plan, with a record of which were used. The first that matches wins.
 
     Args:
-        entries: `{match: GLOB, replicate: true}` or `{match: GLOB, fused_layout: NAME}`; not modified.
+        entries: `{match: GLOB, replicate: true}`, `{match: GLOB, fused_layout: NAME}`, `{match: GLOB, placement:
+            shard(0)}` or `{match: MODULE GLOB, tp_divide_attrs: [name]}`; or a mapping `{GLOB: replicate}`. Not modified.
 
     Raises:
         ValueError: an unknown key (the nearest known one is named) or a missing `match`.
     """
 
     def __init__(self, entries: Sequence = ()):
+        if isinstance(entries, Mapping):
+            entries = [_from_pair(match, said) for match, said in entries.items()]
         self._entries = tuple(_read_override(entry) for entry in entries or ())
+        self._matchers = [re.compile(fnmatch.translate(entry.match)).match for entry in self._entries]
         self._used = set()
+
+    def __len__(self):
+        return len(self._entries)
+
+    def marks(self, path: str) -> Tuple[int, ...]:
+        """Which overrides match a path: parameters that differ here are planned apart."""
+        owner = path.rpartition(".")[0]
+        return tuple(at for at, match in enumerate(self._matchers) if match(path) or match(owner))
 
     def replicates(self, path: str) -> Optional[str]:
         """The override that keeps the parameter whole, or None."""
@@ -60,9 +78,18 @@ class Overrides:
         """The layout that the user gave for a fused weight, or None."""
         return self._first(path, lambda entry: entry.fused_layout)
 
+    def placement(self, path: str) -> Optional[Tuple[str, Placement]]:
+        """(the override, the placement) that the user gave for a parameter, or None."""
+        return self._first(path, lambda entry: entry.placement and (entry.match, parse_placement(entry.placement)))
+
+    def tp_divide_attrs(self, module: str) -> Tuple[str, ...]:
+        """Attributes of a module that the user wants divided."""
+        return self._first(module, lambda entry: entry.tp_divide_attrs) or ()
+
     def _first(self, path, value):
-        for entry in self._entries:
-            if fnmatch.fnmatchcase(path, entry.match) or fnmatch.fnmatchcase(path.rpartition(".")[0], entry.match):
+        owner = path.rpartition(".")[0]
+        for entry, match in zip(self._entries, self._matchers):
+            if match(path) or match(owner):
                 found = value(entry)
                 if found:
                     self._used.add(entry)
@@ -73,12 +100,32 @@ class Overrides:
         """Every override must have decided something.
 
         Raises:
-            ValueError: one matched nothing; the nearest names are given.
+            ValueError: one matched nothing; the nearest names are given, or the glob that reaches into a module.
         """
         for entry in self._entries:
-            if entry not in self._used:
-                raise ValueError(f"auto_tp_config.overrides: {entry.match!r} decides no parameter; nearest: "
-                                 f"{', '.join(nearest(entry.match, paths))}")
+            if entry in self._used:
+                continue
+            inside = next((path for path in paths if any(
+                fnmatch.fnmatchcase(module, entry.match) for module in _modules_around(path))), None)
+            hint = f"it matches a module, not the parameters in it: write {entry.match + '.*'!r}" if inside and \
+                not entry.tp_divide_attrs else f"nearest: {', '.join(nearest(entry.match, paths))}"
+            raise ValueError(f"auto_tp_config.overrides: {entry.match!r} decides no parameter; {hint}")
+
+
+def _modules_around(path: str) -> Tuple[str, ...]:
+    split = path.split(".")
+    return tuple(".".join(split[:count]) for count in range(1, len(split)))
+
+
+def _from_pair(match: str, said) -> Dict[str, Any]:
+    if said == "replicate":
+        return {"match": match, "replicate": True}
+    if isinstance(said, str):
+        return {"match": match, "placement": said}
+    if isinstance(said, Mapping):
+        return {"match": match, **said}
+    raise ValueError(f"auto_tp_config.overrides: {match!r}: write replicate, a placement such as shard(0), or a mapping; "
+                     f"got {said!r}")
 
 
 def _read_override(entry) -> Override:
@@ -88,12 +135,26 @@ def _read_override(entry) -> Override:
         raise ValueError(f"auto_tp_config.overrides: each entry is {{match: GLOB, …}}, got {entry!r}")
     for key in entry:
         check_key(key, _OVERRIDE_KEYS, "auto_tp_config.overrides")
-    override = Override(**entry)
+    said = dict(entry)
+    attrs = said.get("tp_divide_attrs", ())
+    if isinstance(attrs, str) or not isinstance(attrs, Sequence):
+        raise ValueError(f"auto_tp_config.overrides: tp_divide_attrs of {said['match']!r} is {attrs!r}: write a list of "
+                         "attribute names")
+    said["tp_divide_attrs"] = tuple(attrs)
+    override = Override(**said)
     if not isinstance(override.replicate, bool):
         raise ValueError(f"auto_tp_config.overrides: replicate of {override.match!r} is {override.replicate!r}: "
                          "write true or false")
-    if not override.replicate and override.fused_layout is None:
-        raise ValueError(f"auto_tp_config.overrides: {override.match!r} says nothing: give replicate or fused_layout")
+    if override.placement is not None:
+        placement = parse_placement(override.placement)
+        if placement.is_partial():
+            raise ValueError(f"auto_tp_config.overrides: placement of {override.match!r} is {override.placement!r}: a "
+                             "parameter is cut or whole, never partial")
+        if not placement.is_shard():
+            override = replace(override, placement=None, replicate=True)
+    if not (override.replicate or override.fused_layout or override.placement or override.tp_divide_attrs):
+        raise ValueError(f"auto_tp_config.overrides: {override.match!r} says nothing: give replicate, fused_layout, "
+                         "placement or tp_divide_attrs")
     return override
 
 

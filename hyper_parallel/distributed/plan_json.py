@@ -70,21 +70,32 @@ def _spec_from_dict(data: Mapping[str, Any]) -> ModuleShardingSpec:
 
 
 def plan_to_dict(plan: ShardingPlan) -> Dict[str, Any]:
-    """Plain data; slice maps are listed once and referred to by number, since layers share them."""
+    """Plain data in a stable order; slice maps are listed once and referred to by number, since layers share them.
+
+    `role`, `evidence`, the shapes and `placement` of every parameter are for readers, the rest is what `plan_from_dict`
+    needs beside them.
+    """
     maps: Dict[SliceMap, int] = {}
+    words: Dict[int, Dict[str, str]] = {}
     parameters = {}
     for path, spec in plan.parameters.items():
-        parameters[path] = {
-            "dtype": spec.dtype, "role": spec.role, "placement": _words(spec.placement),
-            "slice_map": maps.setdefault(spec.slice_map, len(maps)), "copies": spec.copies,
-            "grad_sum_axes": list(spec.grad_sum_axes), "frozen": spec.frozen, "aliases": list(spec.aliases),
-            "reasons": list(spec.reasons), "rejected": list(spec.rejected)}
+        named = words.get(id(spec.placement))
+        if named is None:
+            named = words[id(spec.placement)] = _words(spec.placement)
+        entry = {
+            "role": spec.role, "evidence": list(spec.reasons), "rejected": list(spec.rejected),
+            "global_shape": list(spec.shape), "local_shape": list(spec.local_shape), "dtype": spec.dtype,
+            "placement": named, "slice_map": maps.setdefault(spec.slice_map, len(maps)), "copies": spec.copies,
+            "grad_sum_axes": list(spec.grad_sum_axes), "frozen": spec.frozen, "aliases": list(spec.aliases)}
+        if spec.first_rank_only:
+            entry["first_rank_only"] = True
+        parameters[path] = entry
     return {
-        "schema_version": SCHEMA_VERSION, "mesh_axes": dict(plan.mesh_axes), "options": dict(plan.options),
+        "schema": SCHEMA_VERSION, "tp": plan.tp, "mesh_axes": dict(plan.mesh_axes), "options": dict(plan.options),
         "sequence_dim": plan.sequence_dim, "bound": plan.bound, "notes": list(plan.notes), "expected": plan.expected,
-        "heads": {path: list(heads) for path, heads in plan.heads.items()},
-        "boundaries": {path: _spec_to_dict(spec) for path, spec in plan.boundaries.items()},
-        "parameters": parameters, "slice_maps": [slice_map.to_dict() for slice_map in maps]}
+        "heads": {path: list(heads) for path, heads in plan.heads.items()}, "parameters": parameters,
+        "modules": {path: _spec_to_dict(spec) for path, spec in plan.boundaries.items()},
+        "slice_maps": [slice_map.to_dict() for slice_map in maps]}
 
 
 def plan_from_dict(data: Mapping[str, Any]) -> ShardingPlan:
@@ -93,9 +104,9 @@ def plan_from_dict(data: Mapping[str, Any]) -> ShardingPlan:
     Raises:
         ValueError: no plan, or one of another schema version.
     """
-    version = data.get("schema_version") if isinstance(data, Mapping) else None
+    version = data.get("schema") if isinstance(data, Mapping) else None
     if version != SCHEMA_VERSION:
-        raise ValueError(f"a plan of schema version {version!r}; this version reads {SCHEMA_VERSION}: plan again")
+        raise ValueError(f"a plan of schema {version!r}; this version reads {SCHEMA_VERSION}: plan again")
     maps = [SliceMap.from_dict(entry) for entry in data["slice_maps"]]
     parameters = {}
     for path, entry in data["parameters"].items():
@@ -103,8 +114,8 @@ def plan_from_dict(data: Mapping[str, Any]) -> ShardingPlan:
         parameters[path] = ParameterSpec(
             path, slice_map.shape, entry["dtype"], entry["role"], _placements(entry["placement"]), slice_map,
             entry["copies"], tuple(entry["grad_sum_axes"]), entry["frozen"], tuple(entry["aliases"]),
-            tuple(entry["reasons"]), tuple(entry["rejected"]))
+            tuple(entry["evidence"]), tuple(entry["rejected"]), entry.get("first_rank_only", False))
     return ShardingPlan(
-        dict(data["mesh_axes"]), {path: _spec_from_dict(spec) for path, spec in data["boundaries"].items()}, parameters,
+        dict(data["mesh_axes"]), {path: _spec_from_dict(spec) for path, spec in data["modules"].items()}, parameters,
         {path: tuple(heads) for path, heads in data["heads"].items()}, dict(data["options"]), data["sequence_dim"],
         data["expected"], data["bound"], tuple(data["notes"]))

@@ -12,22 +12,25 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """From a model to a written plan: roles, boundaries, templates, placements, checks."""
-from typing import Any, Dict, Mapping, Sequence
+import fnmatch
+import re
+from typing import Any, Sequence
 
-from hyper_parallel.core.dtensor.placement_types import NamedPlacement, Replicate
-from hyper_parallel.distributed.boundaries import Boundary, find_boundaries, split_blocks
-from hyper_parallel.distributed.checks import check_coverage, validate_model_compatibility
+from hyper_parallel.distributed.boundaries import find_boundaries, split_blocks
+from hyper_parallel.distributed.boundary_specs import (
+    BoundarySpecs, add_sequence_edges, expected_collectives, heads_by_module)
+from hyper_parallel.distributed.checks import check_coverage, check_edges, validate_model_compatibility
 from hyper_parallel.distributed.inventory import Inventory, take_inventory
-from hyper_parallel.distributed.overrides import Overrides, PlanOptions, read_user_words
-from hyper_parallel.distributed.placements import AXIS, Filled, PlacementFiller
-from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ShardingPlan
+from hyper_parallel.distributed.overrides import PlanOptions, read_user_words
+from hyper_parallel.distributed.placements import AXIS, PlacementFiller
+from hyper_parallel.distributed.recipe_spec import ShardingPlan
+from hyper_parallel.distributed.repeats import expand_modules, expand_parameters, find_repeats
 from hyper_parallel.distributed.tensor_parallel import templates
-from hyper_parallel.distributed.tensor_parallel.evidence import EvidenceClassifier
-from hyper_parallel.distributed.tensor_parallel.param_role import ParamRole
+from hyper_parallel.distributed.tensor_parallel.evidence import EvidenceClassifier, is_registration_order
 
 __all__ = ["ShardingPlanner", "plan", "validate_model_compatibility"]
 
-_WHOLE: NamedPlacement = {AXIS: Replicate()}
+_PLAIN_KINDS = (templates.ATTENTION, templates.MLP, templates.EMBEDDING, templates.LM_HEAD)
 
 
 class ShardingPlanner:
@@ -36,7 +39,7 @@ class ShardingPlanner:
     Args:
         options: the switches.
         rules: role rules, `{match: GLOB, role: ROLE}`.
-        overrides: `{match: GLOB, replicate: true}` or `{match: GLOB, fused_layout: NAME}`.
+        overrides: `{match: GLOB, replicate: true}`, or fused_layout, placement, tp_divide_attrs; see `Overrides`.
 
     Examples:
         >>> ShardingPlanner(PlanOptions(tp=2)).plan("checkpoints/llama").parameters["lm_head.weight"].role
@@ -57,79 +60,35 @@ class ShardingPlanner:
         Raises:
             ValueError: something cannot be decided or cannot be cut; see the message.
         """
-        inventory = take_inventory(model, config)
+        whole = take_inventory(model, config)
         rules, overrides = read_user_words(self._rules, self._override_entries)
-        decisions = EvidenceClassifier(inventory, rules, self._options.unknown).classify()
-        boundaries = find_boundaries(inventory, decisions)
+        repeats = find_repeats(whole, _marks(rules, overrides))
+        inventory = repeats.reduced
+        decisions = EvidenceClassifier(inventory, rules, self._options.unknown, is_registration_order(whole)).classify()
+        boundaries = find_boundaries(inventory, decisions) if self._options.tp > 1 else {}
         blocks, outside = split_blocks(inventory, boundaries)
-        final_norm = self._final_norm(blocks, outside) if self._options.sequence_parallel else None
+        final_norm = self._final_norm(blocks, outside) if self._options.sequence_parallel and self._options.tp > 1 \
+            else None
         on_sequence = blocks + [final_norm] if final_norm is not None else ()
         filled = PlacementFiller(inventory, decisions, boundaries, self._options, overrides, on_sequence).fill()
+        specs = BoundarySpecs(inventory, decisions, boundaries, filled, self._options, overrides).build() \
+            if self._options.tp > 1 else {}
         overrides.check_all_used(inventory.parameters)
-        specs = self._boundary_specs(boundaries, filled)
-        if final_norm is not None and self._options.tp > 1:
-            self._add_sequence_edges(specs, blocks[0], final_norm)
-        check_coverage(inventory, filled.parameters)
-        return ShardingPlan(
-            {AXIS: self._options.tp}, specs, filled.parameters,
-            {path: (heads.heads, heads.kv_heads, heads.head_dim) for path, heads in filled.heads.items()},
-            self._options.to_dict(), self._options.sequence_dim, self._expected(specs),
-            notes=_notes(filled.parameters.values()))
+        check_coverage(inventory, filled.parameters, specs)
+        parameters = expand_parameters(repeats, filled.parameters)
+        specs = expand_modules(repeats, specs)
+        if final_norm is not None:
+            add_sequence_edges(specs, blocks[0], final_norm, self._options)
+        check_edges(specs)
+        heads = {specs_path: (one.heads, one.kv_heads, one.head_dim)
+                 for specs_path, one in expand_modules(repeats, heads_by_module(boundaries, filled)).items()}
+        return ShardingPlan({AXIS: self._options.tp}, specs, parameters, heads, self._options.to_dict(),
+                            self._options.sequence_dim, expected_collectives(specs, self._options),
+                            notes=_notes(parameters.values(), boundaries.values()))
 
     def finalize(self, sharding_plan: ShardingPlan, cell) -> ShardingPlan:
         """Bind a plan to a Cell; see `ShardingPlan.bind`."""
         return sharding_plan.bind(cell)
-
-    def _template(self, kind: str) -> templates.ShardingTemplate:
-        return templates.template_of(kind, self._options.sequence_parallel, self._options.sequence_dim)
-
-    def _boundary_specs(self, boundaries: Mapping[str, Boundary], filled: Filled) -> Dict[str, ModuleShardingSpec]:
-        specs: Dict[str, ModuleShardingSpec] = {}
-        if self._options.tp == 1:
-            return specs
-        for boundary in boundaries.values():
-            members = {path: filled.parameters[path] for path in boundary.members}
-            cut = {path: spec for path, spec in members.items() if spec.slice_map.cuts}
-            template = self._template(boundary.kind)
-            if not cut:
-                specs.update(self._whole_region(boundary, template))
-                continue
-            spec = ModuleShardingSpec(
-                params={_relative(path, boundary.path): dict(member.placement) for path, member in members.items()},
-                in_src={templates.HIDDEN: template.enter_from}, in_dst={templates.HIDDEN: template.enter_as},
-                out_src=template.leave_as, out_dst=template.leave_to, semantic_role=boundary.kind)
-            if boundary.kind == templates.EMBEDDING:
-                spec.in_src = spec.in_dst = {}
-                spec.local_compute_fn = "vocabulary_parallel_embedding"
-            if boundary.kind == templates.LM_HEAD:
-                spec.out_size = next(iter(cut.values())).shape[0]
-            specs[boundary.path] = spec
-            for path, member in members.items():
-                if member.role == ParamRole.BIAS.name:
-                    # the reduction moves to the linear that owns the bias, so that the bias is added once, after it
-                    specs[path.rpartition(".")[0]] = ModuleShardingSpec(
-                        params={path.rpartition(".")[2]: dict(_WHOLE)}, in_src={}, in_dst={}, out_src=spec.out_src,
-                        out_dst=template.leave_to, local_compute_fn="bias_after_reduction", semantic_role="row_linear")
-                    spec.out_src = template.leave_to
-        return specs
-
-    def _whole_region(self, boundary: Boundary, template) -> Dict[str, ModuleShardingSpec]:
-        """A region that an override keeps whole computes the same on every rank: its edges only leave and enter the
-        sequence's parts, if there are any."""
-        if boundary.kind not in (templates.ATTENTION, templates.MLP) or not self._options.sequence_parallel:
-            return {}
-        return {boundary.path: ModuleShardingSpec(
-            params={}, in_src={templates.HIDDEN: template.enter_from}, in_dst={templates.HIDDEN: dict(_WHOLE)},
-            out_src=dict(_WHOLE), out_dst=template.leave_to, semantic_role=f"whole_{boundary.kind}")}
-
-    def _add_sequence_edges(self, specs: Dict[str, ModuleShardingSpec], first_block: str, final_norm: str):
-        for path, kind in ((first_block, templates.BLOCK_ENTRY), (final_norm, templates.FINAL_NORM)):
-            template = self._template(kind)
-            enters = kind == templates.BLOCK_ENTRY
-            specs[path] = ModuleShardingSpec(
-                params={}, in_src={templates.HIDDEN: template.enter_from} if enters else {},
-                in_dst={templates.HIDDEN: template.enter_as} if enters else {},
-                out_src=template.leave_as, out_dst=template.leave_to, semantic_role=kind)
 
     @staticmethod
     def _final_norm(blocks, outside) -> str:
@@ -140,20 +99,18 @@ class ShardingPlanner:
                 "Set use_seq_parallel: false")
         return outside[0]
 
-    def _expected(self, specs: Mapping[str, ModuleShardingSpec]) -> Dict[str, Dict[str, Dict[str, int]]]:
-        kinds = {spec.semantic_role for spec in specs.values()}
-        known = (templates.ATTENTION, templates.MLP, templates.EMBEDDING, templates.LM_HEAD, templates.BLOCK_ENTRY,
-                 templates.FINAL_NORM)
-        return {kind: {"forward": self._template(kind).forward, "backward": self._template(kind).backward}
-                for kind in known if kind in kinds}
+
+def _marks(rules, overrides):
+    """What the user's words say of a path; None where there are none."""
+    if not rules and not len(overrides):
+        return None
+    matchers = [re.compile(fnmatch.translate(rule.match)).match for rule in rules]
+    return lambda path: (overrides.marks(path), tuple(at for at, match in enumerate(matchers) if match(path)))
 
 
-def _relative(path: str, module: str) -> str:
-    return path[len(module) + 1:] if module and path.startswith(f"{module}.") else path
-
-
-def _notes(parameters) -> tuple:
+def _notes(parameters, boundaries) -> tuple:
     notes = []
+    parameters = list(parameters)
     copied = [spec for spec in parameters if spec.copies > 1]
     if copied:
         notes.append(f"{len(copied)} parameters hold kv heads that {copied[0].copies} neighbouring ranks share; their "
@@ -161,6 +118,13 @@ def _notes(parameters) -> tuple:
     padded = [spec.path for spec in parameters if spec.slice_map.has_padding]
     if padded:
         notes.append(f"padded on the last ranks: {', '.join(padded)}; checkpoints stay unpadded")
+    first = [spec for spec in parameters if spec.first_rank_only]
+    if first:
+        notes.append(f"{len(first)} biases are added before a reduction: the first rank keeps them, the others hold zeros "
+                     "that have to stay zero")
+    kinds = sorted({boundary.kind for boundary in boundaries} - set(_PLAIN_KINDS))
+    if kinds:
+        notes.append(f"holds {', '.join(kinds)}")
     return tuple(notes)
 
 
@@ -178,7 +142,7 @@ def plan(model: Any, tp: int = 1, *, sequence_parallel: bool = False, loss_paral
         vocab_padding: pad a vocabulary that tp does not divide; False refuses.
         unknown: "error", or "replicate" to keep whole what nothing decides.
         rules: `{match: GLOB, role: ROLE}`.
-        overrides: `{match: GLOB, replicate: true}` or `{match: GLOB, fused_layout: NAME}`.
+        overrides: `{match: GLOB, replicate: true}`, or fused_layout, placement, tp_divide_attrs.
         sequence_dim: dim of the sequence in an activation (1; 0 in MindFormers' `[S, B, H]`).
         config: configuration to use instead of the model's own.
 

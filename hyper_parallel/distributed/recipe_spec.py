@@ -12,11 +12,14 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """The data that the planner writes and everything else reads: one spec per boundary, by plain names."""
+import difflib
 import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
 
 from hyper_parallel.core.dtensor.slice_map import SliceMap
 
@@ -46,6 +49,8 @@ class ModuleShardingSpec:
         local_compute_fn: registry name or import path of a replacement for the module's forward.
         semantic_role: the kind of boundary (`attention`, `mlp`, `norm`, `embedding`, `lm_head`, …).
         out_size: size of the gathered dim of the result without padding; None leaves it.
+        head_arguments: `{argument of the module's forward: the dim that counts heads}`: the argument is made for all
+            heads (ALiBi), and the body wants this rank's.
 
     Examples:
         >>> ModuleShardingSpec(params={"q_proj.weight": {"tp": Shard(0)}, "o_proj.weight": {"tp": Shard(1)}},
@@ -63,11 +68,11 @@ class ModuleShardingSpec:
     local_compute_fn: Optional[str] = None
     semantic_role: Optional[str] = None
     out_size: Optional[int] = None
+    head_arguments: Optional[Dict[str, int]] = None
     _tp_local_attr_plan: Optional[Any] = field(default=None, repr=False)
 
 
-@dataclass(frozen=True)
-class ParameterSpec:
+class ParameterSpec(NamedTuple):
     """Everything a consumer needs to know of one parameter; none of them looks at its name to decide anything.
 
     Args:
@@ -83,6 +88,8 @@ class ParameterSpec:
         aliases: other paths of the same object (tied weights).
         reasons: the evidence, strongest first.
         rejected: what else was possible, and why it lost.
+        first_rank_only: the values live on the first rank, the rest is zero padding that has to stay zero: gradients of
+            the padding are not zero by themselves and have to be dropped.
     """
 
     path: str
@@ -97,6 +104,7 @@ class ParameterSpec:
     aliases: Tuple[str, ...] = ()
     reasons: Tuple[str, ...] = ()
     rejected: Tuple[str, ...] = ()
+    first_rank_only: bool = False
 
     @property
     def local_shape(self) -> Tuple[int, ...]:
@@ -154,6 +162,41 @@ class ShardingPlan:
         """
         from hyper_parallel.distributed.binding import bind
         return bind(self, cell)
+
+    def shard(self, name: str, array: np.ndarray, rank: int) -> np.ndarray:
+        """A rank's part of a whole parameter.
+
+        Args:
+            name: path of the parameter, or of one of its aliases.
+            array: the whole.
+            rank: coordinate on the tensor-parallel axis.
+
+        Raises:
+            ValueError: no such parameter, or an array of another shape.
+        """
+        slice_map = self._parameter(name).slice_map
+        return slice_map.shard(array, rank if slice_map.cuts else None)
+
+    def unshard(self, name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """The whole of a parameter from every rank's part; the inverse of `shard`.
+
+        Raises:
+            ValueError: no such parameter, or arrays of another number or shape.
+        """
+        return self._parameter(name).slice_map.unshard(list(arrays))
+
+    def _parameter(self, name: str) -> ParameterSpec:
+        spec = self.parameters.get(name)
+        if spec is None:
+            spec = next((one for one in self.parameters.values() if name in one.aliases), None)
+        if spec is None:
+            near = difflib.get_close_matches(name, list(self.parameters), n=3, cutoff=0.0)
+            raise ValueError(f"the plan has no parameter {name!r}; nearest: {', '.join(near)}")
+        return spec
+
+    def tied_groups(self) -> List[Tuple[str, ...]]:
+        """The names of every parameter that has several."""
+        return [(spec.path,) + spec.aliases for spec in self.parameters.values() if spec.aliases]
 
     def explain(self, path: Optional[str] = None) -> str:
         """The report as text: a table of all parameters (layers folded), or all there is to say about one.

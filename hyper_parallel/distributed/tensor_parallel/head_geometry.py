@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Mapping, Optional
 
 from hyper_parallel.distributed.model_facts import KEY_OF, ModelFacts
-from hyper_parallel.distributed.tensor_parallel import evidence
+from hyper_parallel.distributed.tensor_parallel import parts
 from hyper_parallel.distributed.tensor_parallel.head_count import KV_HEAD_ATTRS, Q_HEAD_ATTRS
 
 
@@ -27,12 +27,18 @@ class HeadGeometry:
     Args:
         heads: query heads.
         kv_heads: key/value heads.
-        head_dim: rows of one head.
+        head_dim: rows of one query and key head.
+        value_dim: rows of one value head; 0 means as many.
+        query_unit: rows of one head in the query weight, a gate beside it included; 0 means head_dim.
+        is_latent: keys and values come from a latent that is whole on every rank (MLA).
     """
 
     heads: int
     kv_heads: int
     head_dim: int
+    value_dim: int = 0
+    query_unit: int = 0
+    is_latent: bool = False
 
     def valid_sizes(self, kv_replication: bool):
         """Tensor-parallel sizes that this attention can be cut in."""
@@ -53,12 +59,15 @@ class HeadGeometry:
                   f"auto_tp_config.overrides: [{{match: \"{path}.*\", replicate: true}}]"
         if not kv_replication and self.heads % tp == 0 and tp % self.kv_heads == 0:
             way_out += ", or set auto_tp_config.kv_replication: true to copy kv heads"
-        raise ValueError(f"{path!r}: {what} {number} does not fit a tensor parallel size of {tp} ({self.heads} heads, "
+        raise ValueError(f"{path!r}: {what} {number} is not divisible by a tensor parallel size of {tp} "
+                         f"({self.heads} heads, "
                          f"{self.kv_heads} kv heads); valid sizes: {', '.join(map(str, valid))}. Way out: {way_out}")
 
 
 def find_heads(path: str, shapes: Mapping[str, tuple], facts: ModelFacts, counts: Mapping[str, int]) -> HeadGeometry:
     """Head geometry of one attention region.
+
+    The weights' rows win over the configuration's kv heads: some families keep a stray number there.
 
     Args:
         path: of the module.
@@ -70,29 +79,53 @@ def find_heads(path: str, shapes: Mapping[str, tuple], facts: ModelFacts, counts
         ValueError: nothing says how many heads there are, or the numbers contradict one another.
     """
     heads = facts.heads or _first(counts, Q_HEAD_ATTRS)
-    out_columns = shapes[evidence.ATTENTION_OUT][1]
+    columns = shapes[parts.ATTENTION_OUT][1]
     if not heads:
         raise ValueError(f"{path!r}: nothing says how many heads it has; give a configuration with "
                          f"{KEY_OF['heads']}, or set an attribute {Q_HEAD_ATTRS[0]!r} on the module")
-    if out_columns % heads:
-        raise ValueError(f"{path!r}: its output projection reads {out_columns} columns, no whole number for {heads} heads")
-    head_dim = out_columns // heads
-    if evidence.QKV in shapes:
-        rows = shapes[evidence.QKV][0]
-        kv_rows, odd = divmod(rows - heads * head_dim, 2)
+    if columns % heads:
+        raise ValueError(f"{path!r}: its output projection reads {columns} columns, no whole number for {heads} heads")
+    value_dim = columns // heads
+    if parts.KEY_VALUE in shapes and (parts.LATENT in shapes or facts.kv_lora_rank):
+        return _latent(path, shapes, heads, value_dim)
+    if parts.QKV in shapes:
+        rows = shapes[parts.QKV][0]
+        kv_rows, odd = divmod(rows - heads * value_dim, 2)
+        head_dim, query_unit = value_dim, value_dim
     else:
-        kv_rows, odd = shapes[evidence.KEY][0], 0
-    if odd or kv_rows <= 0 or kv_rows % head_dim:
-        raise ValueError(f"{path!r}: {kv_rows} key rows are no whole number of heads of {head_dim} "
-                         f"({heads} query heads, output projection of {out_columns} columns)")
-    kv_heads = kv_rows // head_dim
-    said = facts.kv_heads or _first(counts, KV_HEAD_ATTRS)
-    if said and said != kv_heads:
-        raise ValueError(f"{path!r}: {KEY_OF['kv_heads']} says {said}, but the weight's {kv_rows} rows are {kv_heads} "
-                         f"heads of {head_dim}")
+        rows = shapes[parts.QUERY][0]
+        if rows % heads:
+            raise ValueError(f"{path!r}: {rows} query rows are no whole number for {heads} heads")
+        query_unit = rows // heads
+        head_dim, odd = value_dim, 0
+        if parts.KEY_VALUE in shapes:
+            kv_rows, odd = divmod(shapes[parts.KEY_VALUE][0], 2)
+        else:
+            kv_rows = shapes[parts.VALUE][0]
+    if odd or kv_rows <= 0 or kv_rows % value_dim:
+        raise ValueError(f"{path!r}: {kv_rows} value rows are no whole number of heads of {value_dim} "
+                         f"({heads} query heads, output projection of {columns} columns)")
+    kv_heads = kv_rows // value_dim
+    if parts.KEY in shapes:
+        key_rows = shapes[parts.KEY][0]
+        if key_rows % kv_heads:
+            raise ValueError(f"{path!r}: {key_rows} key rows are no whole number for {kv_heads} kv heads")
+        head_dim = key_rows // kv_heads
+    if query_unit not in (head_dim, 2 * head_dim):
+        raise ValueError(f"{path!r}: a query head has {query_unit} rows and a key head {head_dim}; {KEY_OF['heads']} "
+                         f"{heads} may be another attention's")
     if heads % kv_heads:
         raise ValueError(f"{path!r}: {heads} heads are no multiple of {kv_heads} kv heads")
-    return HeadGeometry(heads, kv_heads, head_dim)
+    return HeadGeometry(heads, kv_heads, head_dim, value_dim, query_unit)
+
+
+def _latent(path: str, shapes, heads: int, value_dim: int) -> HeadGeometry:
+    for part in (parts.QUERY, parts.KEY_VALUE):
+        if part in shapes and shapes[part][0] % heads:
+            raise ValueError(f"{path!r}: {shapes[part][0]} rows of its {part} projection are no whole number for "
+                             f"{heads} heads")
+    head_dim = shapes[parts.QUERY][0] // heads if parts.QUERY in shapes else value_dim
+    return HeadGeometry(heads, heads, head_dim, value_dim, head_dim, True)
 
 
 def _first(counts: Mapping[str, int], names) -> Optional[int]:

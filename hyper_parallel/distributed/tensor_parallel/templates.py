@@ -22,7 +22,11 @@ from hyper_parallel.core.dtensor.placement_types import NamedPlacement, Partial,
 
 ATTENTION, MLP, NORM, EMBEDDING, LM_HEAD = "attention", "mlp", "norm", "embedding", "lm_head"
 BLOCK_ENTRY, FINAL_NORM = "block_entry", "final_norm"
-HIDDEN = "hidden_states"
+CROSS_ATTENTION, MOE, STATE_SPACE = "cross_attention", "moe", "state_space"
+ROW_LINEAR, SHARDED_NORM, INNER_ROW = "row_linear", "sharded_norm", "inner_row"
+LATENT_ATTENTION = "latent_attention"
+REGIONS = (ATTENTION, LATENT_ATTENTION, MLP, MOE, STATE_SPACE, CROSS_ATTENTION)
+HIDDEN, ENCODER_STATES = "hidden_states", "key_value_states"
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,16 @@ def template_of(kind: str, sequence_parallel: bool, sequence_dim: int) -> Shardi
         sequence_dim: dim of the sequence in an activation (0 in MindFormers, 1 elsewhere).
     """
     cut: NamedPlacement = {"tp": Shard(sequence_dim)}
-    if kind in (ATTENTION, MLP):
+    if kind == CROSS_ATTENTION:
+        # both the decoder's and the encoder's states meet cut weights, so both gradients are summed
+        return ShardingTemplate(_WHOLE, _WHOLE, _PARTIAL, _WHOLE, {"all_reduce": 1}, {"all_reduce": 2})
+    if kind == SHARDED_NORM:
+        # the mean square over the cut dim: one number per token and rank, summed forward and backward
+        return ShardingTemplate({"tp": Shard(-1)}, {"tp": Shard(-1)}, {"tp": Shard(-1)}, {"tp": Shard(-1)},
+                                {"all_reduce": 1}, {"all_reduce": 1})
+    if kind == INNER_ROW:
+        return ShardingTemplate(_WHOLE, _WHOLE, _PARTIAL, _WHOLE, {"all_reduce": 1}, {"all_reduce": 1})
+    if kind in REGIONS:
         if sequence_parallel:
             return ShardingTemplate(cut, _WHOLE, _PARTIAL, cut, {"all_gather": 1, "reduce_scatter": 1},
                                     {"all_gather": 1, "reduce_scatter": 1})

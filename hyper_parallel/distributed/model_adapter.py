@@ -1,0 +1,65 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""What names and structure cannot tell about a family of models, as data."""
+from dataclasses import dataclass
+from typing import Callable, Mapping, Optional, Tuple
+
+from hyper_parallel.distributed.model_facts import ModelFacts
+from hyper_parallel.distributed.tensor_parallel.param_role import ParamRole
+
+
+@dataclass(frozen=True)
+class ModelAdapterSpec:
+    """One family.
+
+    Args:
+        model_types: values of `model_type` that name it.
+        architectures: class names that name it, where `model_type` is missing.
+        sharding_rules: `(glob on the dotted path, role)` or `(glob, role, part)`, first match wins; they stand below
+            the user's rules and above everything else.
+        qkv_layout: arrangement of a fused qkv weight: a name from `fused_layout`, or a function of the facts.
+        gate_up_layout: arrangement of a fused gate/up weight.
+        query_layout: arrangement of a query weight that holds more than queries (`query_gate`).
+        in_out: globs of weights that are stored `[in, out]`.
+        stacked: globs of expert weights whose experts lie one below the other in a 2-D weight.
+        whole: globs of modules that stay whole on every rank, with the reason.
+        head_arguments: `{argument of an attention's forward: the dim that counts heads}`.
+        head_module: path of the output head where its weight is the embedding's.
+        parallel_block: attention and feed-forward layer read the same input and are summed.
+        refuse: says why this version refuses a model, from its facts; None plans it.
+
+    Examples:
+        >>> ModelAdapterSpec(("phi3",), qkv_layout="sections", gate_up_layout="halves")
+    """
+
+    model_types: Tuple[str, ...]
+    architectures: Tuple[str, ...] = ()
+    sharding_rules: Tuple[Tuple[str, ParamRole], ...] = ()
+    qkv_layout: "str | Callable[[ModelFacts], Optional[str]] | None" = None
+    gate_up_layout: Optional[str] = None
+    query_layout: Optional[str] = None
+    in_out: Tuple[str, ...] = ()
+    stacked: Tuple[str, ...] = ()
+    whole: Tuple[Tuple[str, str], ...] = ()
+    head_arguments: Mapping[str, int] = None
+    head_module: Optional[str] = None
+    parallel_block: bool = False
+    refuse: Optional[Callable[[ModelFacts], Optional[str]]] = None
+
+    def qkv(self, facts: ModelFacts) -> Optional[str]:
+        """The arrangement of its fused qkv weights."""
+        return self.qkv_layout(facts) if callable(self.qkv_layout) else self.qkv_layout
+
+
+UNKNOWN_FAMILY = ModelAdapterSpec(())
