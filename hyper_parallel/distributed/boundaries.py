@@ -27,6 +27,7 @@ from hyper_parallel.distributed.tensor_parallel import evidence, parts, template
 from hyper_parallel.distributed.tensor_parallel.evidence import Decision
 from hyper_parallel.distributed.tensor_parallel.param_role import ParamRole
 
+_WRAPPER = ".base_layer"
 REGION_KINDS = (templates.ATTENTION, templates.CROSS_ATTENTION, templates.MLP, templates.MOE, templates.STATE_SPACE)
 
 
@@ -101,7 +102,9 @@ class _Regions:
 
     def find(self) -> Dict[str, Boundary]:
         """All regions."""
-        wanted = parts.ATTENTION_PARTS + parts.MLP_PARTS + parts.MOE_PARTS + parts.STATE_PARTS
+        # vectors, tables and small state tensors follow the region that holds them; these make one
+        wanted = (parts.QUERY, parts.KEY, parts.VALUE, parts.QKV, parts.KEY_VALUE, parts.ATTENTION_OUT, parts.LATENT,
+                  parts.HEAD_GATE, parts.STATE_IN, parts.STATE_OUT) + parts.MLP_PARTS + parts.MOE_PARTS
         waiting: Dict[str, List[str]] = {}
         for path, decision in self._decisions.items():
             if decision.part in wanted and decision.role not in (ParamRole.SKIP,) and not decision.factor and \
@@ -125,8 +128,6 @@ class _Regions:
 
     def _close(self, module: str, members: List[str]) -> List[str]:
         """Take complete sets out of the members; what is left looks further out."""
-        if not module and members:
-            members = self._incomplete(members)
         by_kind: Dict[str, List[str]] = {}
         for path in members:
             by_kind.setdefault(self._kind(path), []).append(path)
@@ -216,9 +217,6 @@ class _Regions:
             entries = (inner,)
         return entries, (row_owner,)
 
-    def _incomplete(self, members: List[str]) -> List[str]:
-        return members
-
     def _refuse(self, left: List[str]):
         first = left[0]
         kind = self._kind(first)
@@ -237,12 +235,15 @@ def _module_of(path: str, inventory: Inventory) -> str:
     """The module around a weight's own module; around a bare parameter, the module that holds it."""
     record = inventory.parameters[path]
     bare = record.leaf not in ("weight", "bias", "embedding_table", "gamma", "beta", "embedding_weight")
-    return record.owner if bare else record.owner.rpartition(".")[0]
+    return record.owner if bare else _owner(path).rpartition(".")[0]
 
 
 def _owner(path: str) -> str:
-    leaf = path.rpartition(".")[2]
-    return path.rpartition(".")[0] if leaf in ("weight", "bias", "embedding_table") else path
+    """Path of the linear that holds a weight; the wrapper of an adapter counts as the linear."""
+    owner, _, leaf = path.rpartition(".")
+    if leaf not in ("weight", "bias", "embedding_table"):
+        return path
+    return owner[:-len(_WRAPPER)] if owner.endswith(_WRAPPER) else owner
 
 
 def _depth(module: str) -> int:

@@ -32,9 +32,12 @@ def vocabulary_parallel_embedding(cell, rows: int, first_row: int) -> Undo:
         What undoes it.
     """
     look_up = cell.construct
+    # Neither number is 0: GRAPH_MODE folds a subtraction of 0, so that the first rank's graph would differ from the
+    # others', and ranks whose graphs differ can issue their collectives in different orders.
+    above = first_row + 1
 
     def construct(self, ids, *rest):
-        shifted = ids - first_row
+        shifted = (ids + 1) - above
         inside = ops.logical_and(shifted >= 0, shifted < rows)
         found = look_up(shifted * ops.cast(inside, shifted.dtype), *rest)
         return found * ops.cast(ops.expand_dims(inside, -1), found.dtype)

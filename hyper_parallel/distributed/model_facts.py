@@ -58,6 +58,7 @@ _KEYS = {
     "linear_value_heads": ("linear_num_value_heads",),
     "linear_key_head_dim": ("linear_key_head_dim",),
     "linear_value_head_dim": ("linear_value_head_dim",),
+    "relative_buckets": ("relative_attention_num_buckets",),
     "quantisation": ("quantization_config.quant_method",),
     "quantised_block": ("quantization_config.weight_block_size",),
 }
@@ -110,6 +111,7 @@ class ModelFacts:
         linear_value_heads: value heads of a gated-delta layer.
         linear_key_head_dim: width of such a key head.
         linear_value_head_dim: width of such a value head.
+        relative_buckets: rows of a table of relative position biases.
         quantisation: method by which the weights are packed.
         quantised_block: rows and columns that share a scale.
     """
@@ -151,6 +153,7 @@ class ModelFacts:
     linear_value_heads: Optional[int] = None
     linear_key_head_dim: Optional[int] = None
     linear_value_head_dim: Optional[int] = None
+    relative_buckets: Optional[int] = None
     quantisation: Optional[str] = None
     quantised_block: Optional[Tuple[int, ...]] = None
     tower: Optional["ModelFacts"] = None

@@ -137,6 +137,7 @@ class EvidenceClassifier:
         self._unknown = unknown
         self._ordered = ordered
         self._used = set()
+        self._biases_of_stacks: List[Unit] = []
         self._decisions: Dict[str, Decision] = {}
         self._undecided: Dict[str, Undecided] = {}
 
@@ -173,6 +174,7 @@ class EvidenceClassifier:
         open_units = [unit for unit in self._units if not self._label(unit)]
         self._solve_structure(open_units)
         self._check_regions()
+        self._label_stack_biases()
         for unit in self._units:
             self._label_extras(unit)
         self._label_side_tensors()
@@ -427,7 +429,7 @@ class EvidenceClassifier:
                                                                    "vision_adapter", "connector", "projector")) and \
                 self._stands_outside(unit):
             return self._decide(unit, parts.OTHER, f"'{whole}' is a task head or a projector")
-        if unit.shape[0] == 1 and not unit.is_bare and self._stands_outside(unit):
+        if unit.shape[0] == 1 and not unit.is_bare and named is None and self._stands_outside(unit):
             return self._decide(unit, parts.OTHER, "one row: a value head")
         if named == parts.OTHER:
             return self._decide(unit, parts.OTHER, f"'{'.'.join(unit.segments[-2:])}' stands before the output head")
@@ -443,13 +445,24 @@ class EvidenceClassifier:
             return self._decide(unit, part, why, region=unit.scope)
         if unit.dims == 0 or unit.shape[0] == 1:
             return self._decide(unit, parts.OTHER, "one number")
-        if words.is_layer_scale(name) or words.is_table(unit.segments) or words.is_whole_by_name(unit.segments):
+        if words.is_layer_scale(name) or words.is_table(unit.segments):
             return self._decide(unit, parts.OTHER, f"'{name}' is as wide as the residual stream")
         if not unit.is_bare and unit.shape[0] in self._norm_lengths(unit):
             return self._decide(unit, parts.NORM_SCALE, "one dim, alone in its module", region=unit.path)
+        if words.is_whole_by_name(unit.segments):
+            return self._decide(unit, parts.OTHER, f"'{words.is_whole_by_name(unit.segments)}' is whole")
+        facts = self._facts_of(unit)
+        if unit.is_bare and unit.shape[0] == facts.heads and unit.shape[0] not in (
+                facts.head_dim, facts.experts, self._width(unit)) and self._has_matrices_beside(unit):
+            return self._decide(unit, parts.HEAD_VECTOR, f"one number for each of {facts.heads} heads")
         if unit.is_bare and unit.name != "bias" and self._stands_outside(unit):
             return self._decide(unit, parts.OTHER, "one dim, outside of every block: whole everywhere is exact")
         return False
+
+    def _has_matrices_beside(self, unit: Unit) -> bool:
+        return sum(other.dims == 2 and not other.is_bare for other in self._by_scope[unit.scope]) >= 2 or any(
+            other.scope == f"{unit.scope}.{other.path[len(unit.scope) + 1:].split('.')[0]}" and other.dims == 2
+            for other in self._by_block[_block_of(unit)] if other.path.startswith(f"{unit.scope}."))
 
     def _norm_lengths(self, unit: Unit) -> set:
         facts = self._facts_of(unit)
@@ -470,14 +483,15 @@ class EvidenceClassifier:
             return parts.ROUTER, f"'{unit.segments[-2]}' beside experts"
         if unit.is_bare and unit.name in ("weight1", "weight2") and any(map(words.is_experts, unit.segments)):
             return (parts.GATE_UP if unit.name == "weight1" else parts.DOWN), f"'{unit.name}' of grouped experts"
-        if part == parts.ROUTER and unit.dims == 2 and unit.shape[0] == 1:
+        if part == parts.ROUTER and unit.dims == 2 and unit.shape[0] == 1 and unit.name != "e_score_correction_bias":
             return parts.SCALAR_GATE, "one row"
         return part, why
 
     def _has_experts_beside(self, unit: Unit, up: int = 1) -> bool:
         scope = unit.path.rsplit(".", up)[0]
         return any(other.path.startswith(f"{scope}.") and (any(map(words.is_experts, other.segments))
-                                                           or self._is_structural_expert(other)) and other is not unit
+                                                           or self._is_structural_expert(other)
+                                                           or self._is_expert_shape(other)) and other is not unit
                    for other in self._by_block[_block_of(unit)]) or any(
                        container.startswith(f"{scope}.") for container in self._expert_scopes)
 
@@ -524,7 +538,7 @@ class EvidenceClassifier:
             return False
         if part == parts.ROUTER and unit.dims == 2 and self._is_expert(unit) and unit.name == "gate":
             part, why = parts.GATE, "'gate' inside an expert"
-        if part == parts.ROUTER and facts.experts and unit.dims == 2 and rows != facts.experts:
+        if part == parts.ROUTER and facts.experts and unit.dims == 2 and facts.experts not in unit.shape:
             return False
         if part in (parts.SCALAR_GATE,) and unit.dims == 2 and rows != 1:
             return False
@@ -546,7 +560,8 @@ class EvidenceClassifier:
             return None
         if self._is_shared(unit):
             return ParamRole.SHARED_EXPERT
-        return ParamRole.MOE_EXPERT if self._is_expert(unit) else None
+        is_stack = unit.dims == 3 and words.place_of(unit.segments) == words.FEED_FORWARD
+        return ParamRole.MOE_EXPERT if is_stack or self._is_expert(unit) else None
 
     # groups of units
 
@@ -554,13 +569,17 @@ class EvidenceClassifier:
         self._solve_vocabulary([unit for unit in open_units if unit.dims == 2])
         self._solve_singles([unit for unit in open_units if unit.main.path not in self._decisions])
         remaining = [unit for unit in open_units if unit.main.path not in self._decisions]
-        waiting = {unit.path: unit for unit in remaining if self._can_be_linear(unit)}
+        waiting = {unit.path: unit for unit in remaining if self._can_be_linear(unit)
+                   and not self._stands_outside(unit) and unit not in self._biases_of_stacks}
         verdicts: Dict[str, structure.Verdict] = {}
         scopes = {scope for unit in waiting.values() for scope in _ancestors(unit.scope)}
         for scope in sorted(scopes, key=lambda scope: -scope.count(".")):
-            inside = [unit for unit in waiting.values() if unit.path.startswith(f"{scope}.")]
-            if inside and (scope == inside[0].scope or _block_of(inside[0]) in _ancestors(scope)):
-                self._solve_group(scope, inside, waiting, verdicts)
+            own = [unit for unit in waiting.values() if unit.scope == scope]
+            if own:
+                self._solve_group(scope, own, waiting, verdicts)
+            below = [unit for unit in waiting.values() if unit.path.startswith(f"{scope}.")]
+            if len(below) > len(own) and _block_of(below[0]) in _ancestors(scope):
+                self._solve_group(scope, below, waiting, verdicts)
         for unit in remaining:
             if unit.main.path not in self._decisions and unit.main.path not in self._undecided:
                 verdict = verdicts.get(unit.path)
@@ -582,18 +601,23 @@ class EvidenceClassifier:
         first = inside[0]
         verdict = structure.solve(group, self._facts_of(first), self._width(first), bool(self._ordered),
                                   expert=self._is_expert(first) or self._is_shared(first))
+        doubtful = self._doubtful_expert(first, verdict)
+        if doubtful:
+            verdict = structure.Verdict({}, doubtful)
         for unit in inside:
             if unit.path not in verdicts or verdict.candidates:
                 verdicts[unit.path] = verdict
         if not verdict.parts:
             return
-        clash = [unit for unit in named if not _same_cut(verdict.parts[unit.path],
+        clash = [unit for unit in named if unit.path in verdict.parts and not _same_cut(verdict.parts[unit.path],
                                                          self._decisions[unit.main.path].part)]
         if clash:
             for unit in inside:
                 verdicts[unit.path] = structure.Verdict({}, f"the shapes contradict the name of {clash[0].path!r}")
             return
         for unit in inside:
+            if unit.path not in verdict.parts:
+                continue
             part = verdict.parts[unit.path]
             role = self._container_role(unit, part) or (
                 ParamRole.SHARED_EXPERT if part in parts.MLP_PARTS and self._stands_beside_experts(unit) else None)
@@ -604,6 +628,22 @@ class EvidenceClassifier:
                     unit, part, self._width(unit)))
             del waiting[unit.path]
 
+    def _doubtful_expert(self, unit: Unit, verdict: structure.Verdict) -> str:
+        """Why a feed-forward layer of a model with experts may be one of them, or ""."""
+        facts = self._facts
+        if not facts.experts or not verdict.parts or not set(verdict.parts.values()) <= set(parts.MLP_PARTS) or \
+                self._is_expert(unit) or self._is_shared(unit) or self._stands_beside_experts(unit):
+            return ""
+        if len(unit.number_segments) > 1:
+            return f"a numbered module below a block, but not one of {facts.experts} experts of one make"
+        down = next((path for path, part in verdict.parts.items() if part == parts.DOWN), None)
+        width = max(self._by_path[down].shape[-2:]) if down else None
+        narrow = min(self._by_path[down].shape[-2:]) if down else None
+        sizes = {facts.expert_ffn_size, facts.shared_ffn_size} - {None, facts.ffn_size}
+        if sizes & {width, narrow}:
+            return "as wide as an expert, but no experts are seen beside it"
+        return ""
+
     def _stands_beside_experts(self, unit: Unit) -> bool:
         """A feed-forward layer inside the module that holds the experts."""
         above = unit.scope.rpartition(".")[0]
@@ -612,13 +652,11 @@ class EvidenceClassifier:
             any(".".join(container.split(".")[:-1]) == above for container in self._expert_scopes)
 
     def _solve_vocabulary(self, open_units: List[Unit]):
-        vocabulary = self._facts.vocab_size
-        if not vocabulary:
-            return
         tables = [unit for unit in self._units if unit.dims == 2 and self._decisions.get(
             unit.main.path) is not None and self._decisions[unit.main.path].part == parts.TOKENS]
         heads = [unit for unit in self._units if self._decisions.get(unit.main.path) is not None
                  and self._decisions[unit.main.path].part == parts.HEAD]
+        vocabulary = self._facts.vocab_size or (tables[0].shape[0] if len(tables) == 1 else None)
         fitting = [unit for unit in open_units if unit.shape[0] == vocabulary and self._stands_outside(unit)]
         if not fitting:
             return
@@ -652,14 +690,39 @@ class EvidenceClassifier:
             if unit.dims != 2 or unit.main.path in self._undecided:
                 continue
             rows, columns = unit.shape
+            if unit.is_bare and rows == facts.experts and self._stack_bias(unit):
+                continue
             if self._stands_outside(unit) and not unit.number_segments:
                 positions = [size for size in (facts.positions, facts.source_positions, facts.token_types) if size]
                 if any(rows in (size, size + 2) for size in positions) and columns == hidden and rows != hidden:
                     self._decide(unit, parts.OTHER, f"{rows} rows are the positions or types that the configuration gives")
-            elif facts.experts and rows == facts.experts and columns == hidden and self._has_experts_beside(unit):
+            elif facts.relative_buckets and facts.heads and set(unit.shape) == {facts.relative_buckets, facts.heads}:
+                self._decide(unit, parts.HEAD_TABLE, f"{rows} rows are the buckets, {columns} columns the heads")
+            elif facts.experts and rows == facts.experts and columns == hidden and not unit.is_bare and \
+                    self._has_experts_beside(unit):
                 self._decide(unit, parts.ROUTER, f"{rows} rows are the experts, beside them")
             elif rows == 1 and columns == hidden and self._has_experts_beside(unit):
                 self._decide(unit, parts.SCALAR_GATE, "one row beside experts")
+
+    def _stack_bias(self, unit: Unit) -> bool:
+        """A bare `[experts, n]` beside stacks of experts is the bias of the one that puts out n."""
+        self._biases_of_stacks.append(unit)
+        return True
+
+    def _label_stack_biases(self):
+        for unit in self._biases_of_stacks:
+            stacks = [other for other in self._by_scope[unit.scope] if other.dims == 3
+                      and other.main.path in self._decisions
+                      and self._sizes(other)[0] == unit.shape[1]]
+            if len(stacks) == 1:
+                base = self._decisions[stacks[0].main.path]
+                self._decisions[unit.main.path] = replace(
+                    base, reasons=(f"{unit.shape[1]} columns are what {stacks[0].main.path} puts out",), rejected=(),
+                    is_bias=True, of=stacks[0].main.path)
+                self._undecided.pop(unit.main.path, None)
+            elif unit.main.path not in self._decisions:
+                self._give_up(unit, f"{unit.shape[0]} rows are the experts, but {len(stacks)} stacks put out "
+                                    f"{unit.shape[1]} columns")
 
     # what names say against what shapes say
 
@@ -880,36 +943,42 @@ def refusal(undecided: Sequence[Undecided]) -> str:
 def is_registration_order(inventory: Inventory) -> bool:
     """Are the parameters listed as their modules registered them?
 
-    Files list them by name. Registration shows in the outline: the table before the blocks, nothing of the vocabulary's
-    size but the head after them, and attention before the feed-forward layer in every block.
+    Files list them by name. There a bias stands before its weight; without biases registration shows in the outline: the
+    vocabulary's table before the blocks and before other tables beside it, nothing of its size but the head after the
+    blocks, and all of a block's attention before its feed-forward layer.
     """
     if inventory.modules:
         return True
     paths = list(inventory.parameters)
-    numbered = [at for at, path in enumerate(paths) if _BLOCK.search(path)]
-    if not numbered:
-        return False
+    position = {path: at for at, path in enumerate(paths)}
+    biased = [(position[path], position[f"{path[:-4]}weight"]) for path in paths
+              if path.endswith(".bias") and f"{path[:-4]}weight" in position]
+    if biased:
+        return all(weight < bias for bias, weight in biased)
     vocabulary = inventory.facts.vocab_size
     tables = [at for at, path in enumerate(paths) if len(inventory.parameters[path].shape) == 2
               and inventory.parameters[path].shape[0] == vocabulary]
-    if not tables or tables[0] > numbered[0] or any(at < numbered[0] for at in tables[1:]):
+    if not tables:
         return False
-    towers = [next(at for at, path in enumerate(paths) if f".{word}." in f".{path}") if any(
-        f".{word}." in f".{path}" for path in paths) else None for word in ("encoder", "decoder")]
-    if None not in towers and towers[0] > towers[1]:
+    blocks = [at for at, path in enumerate(paths) if _BLOCK.search(path) and at > tables[0]]
+    if not blocks or any(at < blocks[0] for at in tables[1:]) or any(
+            _BLOCK.match(paths[at]).group(0).rpartition(".")[0].rpartition(".")[0] ==
+            _BLOCK.match(paths[blocks[0]]).group(0).rpartition(".")[0].rpartition(".")[0]
+            for at in range(tables[0]) if _BLOCK.match(paths[at])):
         return False
-    block = _BLOCK.match(paths[numbered[0]]).group(0)
-    sizes = [inventory.parameters[path].shape for path in paths if path.startswith(block)]
-    return _attention_comes_first([size for size in sizes if len(size) == 2], inventory.facts)
+    block = _BLOCK.match(paths[blocks[0]]).group(0)
+    shapes = [inventory.parameters[path].shape for path in paths if path.startswith(block)]
+    return _attention_comes_first([shape for shape in shapes if len(shape) == 2], inventory.facts)
 
 
 def _attention_comes_first(shapes: List[Tuple[int, ...]], facts) -> bool:
     """In a block's matrices, those of a feed-forward layer's width come last."""
     heads_width = facts.heads * facts.head_dim if facts.heads and facts.head_dim else None
-    wide = [at for at, shape in enumerate(shapes) if _is_feed_forward(shape, facts, heads_width)]
-    narrow = [at for at, shape in enumerate(shapes) if not _is_feed_forward(shape, facts, heads_width)
-              and facts.experts not in shape and min(shape) > 1]
-    return bool(wide) and bool(narrow) and min(narrow) < min(wide)
+    kv_width = facts.kv_heads * facts.head_dim if facts.kv_heads and facts.head_dim else None
+    certain = [(at, shape) for at, shape in enumerate(shapes) if kv_width not in shape and min(shape) > 1]
+    wide = [at for at, shape in certain if _is_feed_forward(shape, facts, heads_width) or facts.experts in shape]
+    narrow = [at for at, shape in certain if at not in wide]
+    return bool(wide) and bool(narrow) and max(narrow) < min(wide)
 
 
 def _is_feed_forward(shape, facts, heads_width) -> bool:

@@ -32,7 +32,7 @@ class Verdict:
     """What the shapes say of a group.
 
     Args:
-        parts: `{unit path: part}`; empty when nothing is decided.
+        parts: `{unit path: part}` of the units on which all readings agree; empty when nothing is decided.
         reason: why.
         candidates: other readings that the shapes allow as well, in words.
     """
@@ -73,7 +73,14 @@ def solve(units: Sequence[Unit], facts: ModelFacts, hidden: Optional[int], order
             return Verdict(dict(assignment), f"{next(iter(kinds))}; {how}")
     words = tuple(sorted({", ".join(f"{path.rpartition('.')[2]} {part}" for path, part in assignment)
                           for assignment, _ in meanings.values()}))
-    return Verdict({}, "the shapes allow several readings", words[:6])
+    return Verdict(_agreed(meanings) if len(kinds) == 1 else {}, "the shapes allow several readings", words[:6])
+
+
+def _agreed(meanings) -> Dict[str, str]:
+    """Parts that are the same in every reading: k and v of a grouped attention whose q and o could be swapped."""
+    common = frozenset.intersection(*meanings)
+    some = dict(next(iter(meanings.values()))[0])
+    return {path: some[path] for path, _ in common}
 
 
 def _logical(unit: Unit, hidden: Optional[int]) -> Tuple[int, int]:
@@ -212,5 +219,6 @@ def _feed_forward(units, shapes, facts: ModelFacts, hidden) -> List[Tuple[Assign
 
 
 def _is_attention_width(units, width, hidden, facts: ModelFacts) -> bool:
-    """Two square weights of the residual's width may be anything; a feed-forward layer of that width is configured."""
-    return len(units) == 2 and width == hidden and width not in facts.ffn_sizes
+    """Square weights of the residual's width may be anything, q, k and v among them; only two of them, where the
+    configuration has a feed-forward layer of that width, are one."""
+    return width == hidden and (len(units) == 3 or width not in facts.ffn_sizes)
