@@ -24,6 +24,9 @@ on the wire in the ring algorithm, with t ranks, N the full tensor of the group 
     slice           Replicate -> Shard(d)     nothing
     to_partial      Replicate -> Partial      nothing: the first rank keeps the value, the others hold zeros
     zero_pad        Shard(d) -> Partial(sum)  nothing
+
+The last two only where the goal has a reduction pending on the axis: on the way, zeros that are added would cost memory
+and the sign of zero, however few bytes they save.
 """
 import functools
 import heapq
