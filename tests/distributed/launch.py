@@ -63,7 +63,7 @@ class Lockstep:
             while len(finished(path)) < self.done:
                 if time.monotonic() > deadline:
                     pytest.exit(f"rank {member} has not finished {nodeid} within {PATIENCE} s", returncode=1)
-                time.sleep(0.005)
+                time.sleep(0.02)
             if finished(path)[self.done - 1] != line:
                 pytest.exit(f"rank {self.rank}: {line}\nrank {member}: {finished(path)[self.done - 1]}", returncode=1)
 

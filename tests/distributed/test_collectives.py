@@ -295,6 +295,8 @@ def test_transition(group, kind, dim):
 @pytest.mark.parametrize("mode", ("jit", "graph"), indirect=True)
 def test_transitions_compiled(group, mode):
     """The same in one compiled graph, which the counter does not see."""
+    if mode == "jit" and group.size < WORLD:
+        pytest.skip("subgroups are tested in GRAPH_MODE; a compilation takes seconds")
     assert len(check_edges(DIMS, group, mode)) == 0
 
 
