@@ -89,8 +89,9 @@ echo >&2
 echo "error: the job failed; logs in $log_dir" >&2
 # A rank that reports an error is the cause; ranks that msrun killed after it report none.
 failed="$(grep -lE '^error: |^Traceback|\[CRITICAL\]|\[ERROR\]' "$log_dir"/worker_*.log 2>/dev/null | head -n 1)" || true
-for log in ${failed:-"$log_dir/msrun.log"}; do
+log="${failed:-"$log_dir/msrun.log"}"
+if [ "$log" != "$first_log" ]; then   # that one has been shown
     echo "-- last lines of $log" >&2
     tail -n 25 "$log" >&2
-done
+fi
 exit 1
