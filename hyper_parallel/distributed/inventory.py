@@ -17,7 +17,7 @@ import json
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from hyper_parallel.distributed.model_facts import ModelFacts
 from hyper_parallel.distributed.tensor_parallel import words
@@ -29,8 +29,7 @@ _NORM_WORDS = ("norm",)
 _TABLE_WORDS = ("embedding",)
 
 
-@dataclass(frozen=True)
-class ParameterRecord:
+class ParameterRecord(NamedTuple):
     """One parameter, before anything is decided about it.
 
     Args:

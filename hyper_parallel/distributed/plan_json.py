@@ -12,6 +12,8 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """A plan as plain data and back: placements as words, slice maps once each."""
+import hashlib
+import json
 from dataclasses import fields
 from typing import Any, Dict, Mapping, Optional
 
@@ -67,6 +69,32 @@ def _spec_from_dict(data: Mapping[str, Any]) -> ModuleShardingSpec:
             tuple(attrs["auto_divide"]), tuple(attrs["user_divide"]),
             targets=tuple((name, value) for name, value in attrs["targets"]))
     return ModuleShardingSpec(**read)
+
+
+def plan_digest(plan: ShardingPlan) -> str:
+    """A hash of everything in the plan. Equal layers share their contents, which are written out once."""
+    digest = hashlib.sha256()
+    head = {"schema": SCHEMA_VERSION, "mesh_axes": plan.mesh_axes, "options": plan.options, "bound": plan.bound,
+            "sequence_dim": plan.sequence_dim, "notes": plan.notes, "expected": plan.expected, "heads": plan.heads}
+    digest.update(json.dumps(head, sort_keys=True).encode())
+    known: Dict[Any, str] = {}
+    lines = []
+    for path, spec in plan.parameters.items():
+        key = tuple(map(id, spec[1:]))  # objects of the plan, which outlives this loop
+        text = known.get(key)
+        if text is None:
+            content = [spec.shape, spec.dtype, spec.role, _words(spec.placement), spec.slice_map.to_dict(),
+                       *spec[6:]]
+            text = known[key] = json.dumps(content, sort_keys=True)
+        lines.append(f"{path} {text}")
+    written: Dict[int, str] = {}
+    for path, spec in plan.boundaries.items():
+        text = written.get(id(spec))
+        if text is None:
+            text = written[id(spec)] = json.dumps(_spec_to_dict(spec), sort_keys=True)
+        lines.append(f"{path} {text}")
+    digest.update("\n".join(lines).encode())
+    return digest.hexdigest()
 
 
 def plan_to_dict(plan: ShardingPlan) -> Dict[str, Any]:

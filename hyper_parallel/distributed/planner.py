@@ -24,7 +24,7 @@ from hyper_parallel.distributed.inventory import Inventory, take_inventory
 from hyper_parallel.distributed.overrides import PlanOptions, read_user_words
 from hyper_parallel.distributed.placements import AXIS, PlacementFiller
 from hyper_parallel.distributed.recipe_spec import ShardingPlan
-from hyper_parallel.distributed.repeats import expand_modules, expand_parameters, find_repeats
+from hyper_parallel.distributed.repeats import expand_modules, expand_parameters, find_repeats, paused_collection
 from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.distributed.tensor_parallel.evidence import EvidenceClassifier, is_registration_order
 
@@ -60,11 +60,14 @@ class ShardingPlanner:
         Raises:
             ValueError: something cannot be decided or cannot be cut; see the message.
         """
-        whole = take_inventory(model, config)
+        with paused_collection():
+            return self._plan(take_inventory(model, config))
+
+    def _plan(self, whole: Inventory) -> ShardingPlan:
         rules, overrides = read_user_words(self._rules, self._override_entries)
         repeats = find_repeats(whole, _marks(rules, overrides))
         inventory = repeats.reduced
-        decisions = EvidenceClassifier(inventory, rules, self._options.unknown, is_registration_order(whole)).classify()
+        decisions = EvidenceClassifier(inventory, rules, self._options.unknown, is_registration_order(inventory)).classify()
         boundaries = find_boundaries(inventory, decisions) if self._options.tp > 1 else {}
         blocks, outside = split_blocks(inventory, boundaries)
         final_norm = self._final_norm(blocks, outside) if self._options.sequence_parallel and self._options.tp > 1 \
@@ -75,16 +78,17 @@ class ShardingPlanner:
             if self._options.tp > 1 else {}
         overrides.check_all_used(inventory.parameters)
         check_coverage(inventory, filled.parameters, specs)
+        check_edges(specs)
+        notes = _notes(filled.parameters, boundaries.values(), repeats.counts())
         parameters = expand_parameters(repeats, filled.parameters)
         specs = expand_modules(repeats, specs)
         if final_norm is not None:
             add_sequence_edges(specs, blocks[0], final_norm, self._options)
-        check_edges(specs)
         heads = {specs_path: (one.heads, one.kv_heads, one.head_dim)
                  for specs_path, one in expand_modules(repeats, heads_by_module(boundaries, filled)).items()}
         return ShardingPlan({AXIS: self._options.tp}, specs, parameters, heads, self._options.to_dict(),
                             self._options.sequence_dim, expected_collectives(specs, self._options),
-                            notes=_notes(parameters.values(), boundaries.values()))
+                            notes=notes)
 
     def finalize(self, sharding_plan: ShardingPlan, cell) -> ShardingPlan:
         """Bind a plan to a Cell; see `ShardingPlan.bind`."""
@@ -108,20 +112,26 @@ def _marks(rules, overrides):
     return lambda path: (overrides.marks(path), tuple(at for at, match in enumerate(matchers) if match(path)))
 
 
-def _notes(parameters, boundaries) -> tuple:
+def _notes(parameters, boundaries, counts) -> tuple:
+    """What a reader should know.
+
+    Args:
+        parameters: of the reduced model.
+        boundaries: of the reduced model.
+        counts: how many parameters each stands for.
+    """
     notes = []
-    parameters = list(parameters)
-    copied = [spec for spec in parameters if spec.copies > 1]
+    copied = [spec for spec in parameters.values() if spec.copies > 1]
     if copied:
-        notes.append(f"{len(copied)} parameters hold kv heads that {copied[0].copies} neighbouring ranks share; their "
-                     "gradients are summed among those ranks")
-    padded = [spec.path for spec in parameters if spec.slice_map.has_padding]
+        notes.append(f"{sum(counts[spec.path] for spec in copied)} parameters hold rows that {copied[0].copies} "
+                     "neighbouring ranks share; their gradients are summed among those ranks")
+    padded = [spec.path for spec in parameters.values() if spec.slice_map.has_padding and not spec.first_rank_only]
     if padded:
         notes.append(f"padded on the last ranks: {', '.join(padded)}; checkpoints stay unpadded")
-    first = [spec for spec in parameters if spec.first_rank_only]
+    first = sum(counts[spec.path] for spec in parameters.values() if spec.first_rank_only)
     if first:
-        notes.append(f"{len(first)} biases are added before a reduction: the first rank keeps them, the others hold zeros "
-                     "that have to stay zero")
+        notes.append(f"{first} biases are added before a reduction: the first rank keeps them, the others hold zeros that "
+                     "have to stay zero")
     kinds = sorted({boundary.kind for boundary in boundaries} - set(_PLAIN_KINDS))
     if kinds:
         notes.append(f"holds {', '.join(kinds)}")

@@ -13,7 +13,6 @@
 # limitations under the License.
 """The data that the planner writes and everything else reads: one spec per boundary, by plain names."""
 import difflib
-import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,9 +149,9 @@ class ShardingPlan:
 
     @property
     def hash(self) -> str:
-        """Stable over processes and machines; ranks compare it before they apply."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode("utf-8")).hexdigest()
+        """Stable over processes and machines, whatever file the plan came from; ranks compare it before they apply."""
+        from hyper_parallel.distributed.plan_json import plan_digest
+        return plan_digest(self)
 
     def bind(self, cell, config=None) -> "ShardingPlan":
         """The plan checked against a real Cell: names, argument names, head counts.
