@@ -50,6 +50,7 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["hyper_parallel", "hyper_parallel.*"]),
     package_data={"hyper_parallel": ["**/*.json", "**/*.yaml"]},
+    entry_points={"console_scripts": ["hyper-parallel = hyper_parallel.cli.main:main"]},
     python_requires=">=3.10,<3.13",
     install_requires=[
         "mindspore>=2.10.0,<2.11",

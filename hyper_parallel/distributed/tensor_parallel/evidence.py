@@ -74,17 +74,20 @@ class Undecided:
         shape: its shape.
         why: what was tried.
         candidates: readings that the evidence allows.
+        owner_class: class of the module that holds it, where it is known.
     """
 
     path: str
     shape: Tuple[int, ...]
     why: str
     candidates: Tuple[str, ...] = ()
+    owner_class: str = ""
 
     def describe(self) -> str:
         """One sentence."""
         allowed = f" Candidates: {'; '.join(self.candidates)}." if self.candidates else ""
-        return f"cannot decide what {self.path!r} {list(self.shape)} is ({self.why}).{allowed}"
+        of = f" of a {self.owner_class}" if self.owner_class else ""
+        return f"cannot decide what {self.path!r} {list(self.shape)}{of} is ({self.why}).{allowed}"
 
 
 @dataclass(frozen=True)
@@ -913,7 +916,7 @@ class EvidenceClassifier:
     # the end
 
     def _give_up(self, unit: Unit, why: str, candidates: Tuple[str, ...] = ()):
-        self._undecided[unit.main.path] = Undecided(unit.main.path, unit.shape, why, candidates)
+        self._undecided[unit.main.path] = Undecided(unit.main.path, unit.shape, why, candidates, unit.main.owner_class)
 
     def _check_rules_used(self):
         unused = [rule.match for rule in self._rules if rule.match not in self._used]
