@@ -115,7 +115,7 @@ def reduce_whole(x, axis=(), keep_dims=False):
     return reduce_dims(x, axis, keep_dims, None, ())
 
 
-@rule("All", "Any")
+@rule("All", "Any", "AllExt", "AnyExt")
 def reduce_logical(x, dim=None, keepdim=False):
     """The dims stay whole."""
     return reduce_dims(x, dim, keepdim, None, ())
