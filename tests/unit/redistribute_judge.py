@@ -155,26 +155,33 @@ class World:
         return wholes[()]
 
 
-def brute_force(shape, mesh_shape, layouts, joint=True):
+def brute_force(shape, mesh_shape, layouts, joint=True, use_idle_axes=False):
     """Fewest bytes (elements times ranks) between every two layouts, by closing all single steps under min-plus.
 
-    A value becomes a pending reduction only on axes where the goal has one: hence one closure per set of such axes.
+    A value becomes a pending reduction only on axes where the goal has one, and an axis that replicates at both ends is
+    not cut on the way unless idle axes may be used: hence one closure per set of such axes.
     """
-    number = len(layouts)
-    single, made_pending = np.zeros((number, number)), np.zeros((number, number, len(mesh_shape)), bool)
+    number, axes = len(layouts), range(len(mesh_shape))
+    single = np.zeros((number, number))
+    made_pending, cut = np.zeros((2, number, number, len(mesh_shape)), bool)
     for one, before in enumerate(layouts):
         for other, after in enumerate(layouts):
             if one != other:
                 single[one, other] = _single_step(shape, mesh_shape, before, after, joint)
                 made_pending[one, other] = [bool(new) and new != old for old, new in zip(before[0], after[0])]
-    waiting = np.array([[bool(op) for op in pending] for pending, _ in layouts])
+                cut[one, other] = [_where(axis, *before) == "R" != _where(axis, *after) for axis in axes]
+    pending = np.array([[bool(op) for op in layout[0]] for layout in layouts])
+    idle = np.array([[_where(axis, *layout) == "R" for axis in axes] for layout in layouts])
+    idle = (idle[:, None] & idle[None]) & (not use_idle_axes)
     best = np.full((number, number), np.inf)
-    for goal in {tuple(row) for row in waiting}:
-        costs = np.where((made_pending & ~np.array(goal)).any(-1), np.inf, single)
-        for middle in range(number):
-            costs = np.minimum(costs, costs[:, middle, None] + costs[None, middle])
-        columns = (waiting == goal).all(-1)
-        best[:, columns] = costs[:, columns]
+    for waiting in {tuple(row) for row in pending}:
+        for resting in {tuple(row) for row in idle.reshape(-1, len(mesh_shape))}:
+            forbidden = (made_pending & ~np.array(waiting)).any(-1) | (cut & np.array(resting)).any(-1)
+            costs = np.where(forbidden, np.inf, single)
+            for middle in range(number):
+                costs = np.minimum(costs, costs[:, middle, None] + costs[None, middle])
+            asked = (pending == waiting).all(-1)[None] & (idle == resting).all(-1)
+            best[asked] = costs[asked]
     return best
 
 

@@ -19,6 +19,7 @@ with the results that are known so far.
 import itertools
 import math
 
+import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor
@@ -31,6 +32,12 @@ from hyper_parallel.core.dtensor.placement_state import local_area
 from hyper_parallel.core.dtensor.placement_types import Replicate, Shard
 
 NAMES = ("dp", "cp", "tp")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _blocking():
+    # tiny operators, each read back at once: the hand-over between threads would be most of the time
+    mindspore.runtime.launch_blocking()
 
 
 class _NotYet(Exception):

@@ -35,14 +35,15 @@ MESHES = [((2,), (8, 8)), ((3,), (5, 7)), ((8,), (8, 8)), ((8,), (5, 3)), ((2, 2
           ((2, 4), (8, 8)), ((4, 2), (7, 4)), ((2, 3), (6, 5))]
 
 
+@pytest.mark.parametrize("use_idle_axes", [False, True])
 @pytest.mark.parametrize("mesh_shape, shape", MESHES)
-def test_all_pairs_of_layouts_against_brute_force(mesh_shape, shape):
+def test_all_pairs_of_layouts_against_brute_force(mesh_shape, shape, use_idle_axes):
     """Every order of nested cuts included."""
     layouts = all_layouts(len(mesh_shape), len(shape))
-    costs = brute_force(shape, mesh_shape, layouts)
+    costs = brute_force(shape, mesh_shape, layouts, use_idle_axes=use_idle_axes)
     for one, before in enumerate(layouts):
         for other, after in enumerate(layouts):
-            check(shape, mesh_shape, before, after, costs[one, other])
+            check(shape, mesh_shape, before, after, costs[one, other], use_idle_axes)
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (5, 6)])
@@ -72,9 +73,9 @@ def test_other_reductions(op):
                 check((4, 6), (2, 2), before, after, costs[one, other])
 
 
-def check(shape, mesh_shape, before, after, cost):
+def check(shape, mesh_shape, before, after, cost, use_idle_axes=False):
     """The plan costs what brute force found, and does on every rank what it says."""
-    plan = find_plan(shape, mesh_shape, spell(before, mesh_shape), spell(after, mesh_shape))
+    plan = find_plan(shape, mesh_shape, spell(before, mesh_shape), spell(after, mesh_shape), use_idle_axes=use_idle_axes)
     assert sum(plan.wire) == cost, (before, after, plan)
     world = World(shape, mesh_shape, before)
     expected = world.whole(before)
@@ -126,6 +127,15 @@ def test_a_reduction_shrinks_the_tensor_first():
     """The sum over tp is scattered before the batch is moved, so that half of it travels."""
     plan = find_plan((8, 8, 8), (2, 2), (S(0), P), (S(1), R))
     assert [step[0] for step in steps(plan)] == ["reduce_scatter", "all_to_all", "all_gather"]
+
+
+def test_idle_axes_rest_unless_asked():
+    """8 tp ranks reduce alone; with the help of dp, fewer bytes travel, over dp as well."""
+    arguments = ((64, 64), (2, 8), (R, P), (R, S(0)))
+    assert steps(find_plan(*arguments)) == [("reduce_scatter", (1,), 0)]
+    helped = find_plan(*arguments, use_idle_axes=True)
+    assert [step[0] for step in steps(helped)] == ["slice", "reduce_scatter", "all_gather"]
+    assert helped.wire_bytes(4) < find_plan(*arguments).wire_bytes(4)
 
 
 def test_fsdp_inside_tensor_parallel_is_gathered_alone():

@@ -37,6 +37,10 @@ class State(NamedTuple):
     cuts: Tuple[Tuple[int, ...], ...]
     pending: Tuple[Optional[str], ...]
 
+    def replicates(self, axis: int) -> bool:
+        """True when the axis neither cuts nor leaves anything pending."""
+        return self.pending[axis] is None and not any(axis in order for order in self.cuts)
+
 
 def shard_orders(placements: Sequence[Placement], mesh_shape: Sequence[int], ndim: int,
                  names: Optional[Sequence[str]] = None) -> Tuple[Tuple[int, ...], ...]:

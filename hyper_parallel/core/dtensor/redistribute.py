@@ -272,10 +272,10 @@ def redistribute(dtensor, mesh, placements):
     if dtensor._slice_map is not None:
         return redistribute(_unmapped(dtensor), mesh, placements)
     local, shape = dtensor._local, dtensor._whole
-    steps = _steps_between(shape, dtensor._mesh, dtensor._placements, mesh, placements)
     if local.is_meta:
-        local = _meta(local, shape, mesh, placements)
-    elif steps:
+        return dtensor._of(_meta(local, shape, mesh, placements), mesh, placements, shape)
+    steps = _steps_between(shape, dtensor._mesh, dtensor._placements, mesh, placements)
+    if steps:
         local = _Carry.apply(local, steps)
     return dtensor._of(local, mesh, placements, shape)
 

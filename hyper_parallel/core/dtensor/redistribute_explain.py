@@ -102,8 +102,8 @@ def explain_redistribute(src, dst: Union[Layout, Sequence[Placement]], shape: Op
         >>> mesh = DeviceMesh("npu", (4,), ("tp",))
         >>> print(explain_redistribute(Layout(mesh, (Shard(0),)), (Shard(1),), shape=(8, 8)))
         (8, 8) x 4 bytes: tp: Shard(dim=0) -> tp: Shard(dim=1)
-          step        over  what                    bytes sent  then
-          all_to_all  tp    gather dim 0, cut dim 1         48  Shard(dim=1)
+          step        over  what                     bytes sent  then
+          all_to_all  tp    gather dim 0, cut dim 1          48  Shard(dim=1)
         1 collectives, 48 bytes sent by each rank
     """
     if not isinstance(src, Layout):

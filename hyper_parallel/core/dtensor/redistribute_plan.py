@@ -26,7 +26,9 @@ on the wire in the ring algorithm, with t ranks, N the full tensor of the group 
     zero_pad        Shard(d) -> Partial(sum)  nothing
 
 The last two only where the goal has a reduction pending on the axis: on the way, zeros that are added would cost memory
-and the sign of zero, however few bytes they save.
+and the sign of zero, however few bytes they save. An axis that replicates before and after takes no part unless asked to:
+sharing a reduction over tp among idle dp ranks can save bytes, but puts them on another, often slower, network, and
+relies on dp ranks that really hold the same.
 """
 import functools
 import heapq
@@ -94,7 +96,7 @@ class RedistributePlan:
 
 
 def find_plan(shape: Sequence[int], mesh_shape: Sequence[int], src: Sequence[Placement], dst: Sequence[Placement],
-              joint: bool = True) -> RedistributePlan:
+              joint: bool = True, use_idle_axes: bool = False) -> RedistributePlan:
     """The plan that sends the fewest bytes; of equals the one with the fewest collectives, then the fewest steps.
 
     Args:
@@ -103,20 +105,22 @@ def find_plan(shape: Sequence[int], mesh_shape: Sequence[int], src: Sequence[Pla
         src: placements before, one per axis in mesh order, dims not negative.
         dst: placements after.
         joint: steps may take several axes as one; needs ranks that ascend in row-major order.
+        use_idle_axes: axes that replicate before and after may take part.
 
     Examples:
         >>> find_plan((8, 8), (4,), (Shard(0),), (Shard(1),)).steps
         (Step(kind='all_to_all', axes=(0,), dim=0, to_dim=1, op=None),)
     """
-    return plan_states(shape, mesh_shape, *(state_of(item, mesh_shape, len(shape)) for item in (src, dst)), joint=joint)
+    start, goal = (state_of(item, mesh_shape, len(shape)) for item in (src, dst))
+    return plan_states(shape, mesh_shape, start, goal, joint, use_idle_axes)
 
 
-def plan_states(shape: Sequence[int], mesh_shape: Sequence[int], start: State, goal: State,
-                joint: bool = True) -> RedistributePlan:
+def plan_states(shape: Sequence[int], mesh_shape: Sequence[int], start: State, goal: State, joint: bool = True,
+                use_idle_axes: bool = False) -> RedistributePlan:
     """`find_plan` between states."""
     shape, mesh_shape = tuple(shape), tuple(mesh_shape)
     return _shortest(shape, mesh_shape, _without_trivial_axes(start, mesh_shape),
-                     _without_trivial_axes(goal, mesh_shape), joint)
+                     _without_trivial_axes(goal, mesh_shape), joint, use_idle_axes)
 
 
 def _without_trivial_axes(state: State, mesh_shape) -> State:
@@ -126,8 +130,10 @@ def _without_trivial_axes(state: State, mesh_shape) -> State:
 
 
 @functools.lru_cache(maxsize=8192)
-def _shortest(shape, mesh_shape, start, goal, joint) -> RedistributePlan:
+def _shortest(shape, mesh_shape, start, goal, joint, use_idle_axes) -> RedistributePlan:
     """Dijkstra: the states are few, thousands on a mesh of three axes."""
+    usable = tuple(size > 1 and (use_idle_axes or not (start.replicates(axis) and goal.replicates(axis)))
+                   for axis, size in enumerate(mesh_shape))
     best, came_from, done = {start: (0, 0, 0)}, {}, set()
     queue, ticket = [((0, 0, 0), 0, start)], itertools.count(1)
     while queue:
@@ -137,7 +143,7 @@ def _shortest(shape, mesh_shape, start, goal, joint) -> RedistributePlan:
         done.add(state)
         if state == goal:
             break
-        for step, following, wire in neighbours(shape, mesh_shape, state, goal, joint):
+        for step, following, wire in neighbours(shape, mesh_shape, state, goal, joint, usable):
             reached = (cost[0] + wire, cost[1] + step.is_collective, cost[2] + 1)
             if following not in done and reached < best.get(following, (math.inf,)):
                 best[following], came_from[following] = reached, (state, step, wire)
@@ -151,8 +157,9 @@ def _shortest(shape, mesh_shape, start, goal, joint) -> RedistributePlan:
     return RedistributePlan(shape, mesh_shape, tuple(reversed(states)), tuple(reversed(steps)), tuple(reversed(wires)))
 
 
-def neighbours(shape, mesh_shape, state: State, goal: State, joint: bool) -> Iterator[Tuple[Step, State, int]]:
-    """Every step from a state, the state after it, and its cost as in `RedistributePlan.wire`."""
+def neighbours(shape, mesh_shape, state: State, goal: State, joint: bool,
+               usable: Sequence[bool]) -> Iterator[Tuple[Step, State, int]]:
+    """Every step from a state over the usable axes, the state after it, and its cost as in `RedistributePlan.wire`."""
     ranks, part = math.prod(mesh_shape), local_shape(shape, state.cuts, mesh_shape)
     elements = math.prod(part)
 
@@ -179,8 +186,8 @@ def neighbours(shape, mesh_shape, state: State, goal: State, joint: bool) -> Ite
             if op in ("sum", "avg") and _fits(shape[dim], order + axes, axes, mesh_shape):
                 yield (Step("reduce_scatter", axes, dim, op=op), _set_cut(reduced, dim, order + axes),
                        padded(dim, size) * (size - 1) * ranks // size)
-    for axis, op in enumerate(state.pending):
-        if op is not None or mesh_shape[axis] == 1 or any(axis in order for order in state.cuts):
+    for axis in range(len(mesh_shape)):
+        if not usable[axis] or not state.replicates(axis):
             continue
         if goal.pending[axis] is not None:
             yield Step("to_partial", (axis,), op=goal.pending[axis]), _set_pending(state, (axis,), goal.pending[axis]), 0

@@ -22,6 +22,7 @@ The same parameter name hides different bytes. With H = 4 heads, K = 2 kv heads 
     gate_up_halves         g0 g1 g2 g3 u0 u1 u2 u3              [G|U]
     gate_up_interleaved    g0 u0 g1 u1 g2 u2 g3 u3
     blocks                 any sections, repeated
+    interleaved            rows dealt out in turn, a unit at a time
 
 Every function returns a `Cut` for `SliceMap.of(shape, cut)`, of dim 0 over axis "tp" unless told otherwise, and raises
 ValueError with both numbers and the valid part counts when the axis does not fit.
@@ -108,3 +109,21 @@ def blocks(sections: Sequence[Section], count: int, parts: int, dim: int = 0, ax
         12
     """
     return Cut(axis, dim, parts, tuple(sections), blocks=count)
+
+
+@functools.lru_cache(maxsize=1024)
+def interleaved(rows: int, parts: int, unit: int = 1, dim: int = 0, axis: str = "tp") -> Cut:
+    """Rows dealt out in turn, a unit at a time: `AABBCCDD → AACC / BBDD` with 2 parts and units of 2.
+
+    Raises:
+        ValueError: the rows are no whole number of rounds.
+
+    Examples:
+        >>> SliceMap.of((8,), interleaved(8, 2, unit=2)).shard(np.arange(8), 1)
+        array([2, 3, 6, 7])
+    """
+    round_rows = parts * unit
+    if rows < 1 or rows % round_rows:
+        raise ValueError(f"axis '{axis}' cannot deal {rows} rows in units of {unit} to {parts} parts: a round takes "
+                         f"{round_rows} rows")
+    return Cut(axis, dim, parts, (Section(round_rows, unit=unit),) * (rows // round_rows))
