@@ -361,7 +361,8 @@ class EvidenceClassifier:
         below = [other for other in self._by_block[_block_of(unit)] if other.path.startswith(f"{scope}.")]
         matrices = [other for other in below if other.dims == 2]
         outs = [other for other in matrices if other.name in ("out_proj", "o_proj", "output")] or [
-            other for other in matrices if other.shape[0] == self._hidden and other.shape[1] != self._hidden]
+            other for other in matrices if other.shape[0] == self._hidden and other.shape[1] != self._hidden] or [
+                other for other in matrices if other.shape[0] == self._hidden]
         inner = outs[0].shape[1] if len(outs) == 1 else None
         if outs and unit is outs[0]:
             return self._decide(unit, parts.STATE_OUT, why, f"'{name}' leads out of it", region=scope)
@@ -573,7 +574,8 @@ class EvidenceClassifier:
         self._solve_singles([unit for unit in open_units if unit.main.path not in self._decisions])
         remaining = [unit for unit in open_units if unit.main.path not in self._decisions]
         waiting = {unit.path: unit for unit in remaining if self._can_be_linear(unit)
-                   and not self._stands_outside(unit) and unit not in self._biases_of_stacks}
+                   and not self._stands_outside(unit) and unit not in self._biases_of_stacks
+                   and not any(scope in self._state_scopes for scope in _ancestors(unit.path)[1:])}
         verdicts: Dict[str, structure.Verdict] = {}
         scopes = {scope for unit in waiting.values() for scope in _ancestors(unit.scope)}
         for scope in sorted(scopes, key=lambda scope: -scope.count(".")):
