@@ -117,7 +117,16 @@ def dispatch(func, args, kwargs=None):
                 key.append(lay_of(arg))
             locals_.append(arg._local)
             source = arg
-        elif isinstance(arg, (Tensor, list, tuple, slice)):
+        elif isinstance(arg, Tensor):
+            key.append((arg.shape, arg.dtype))
+            locals_.append(arg)
+        elif isinstance(arg, (list, tuple)):
+            for item in arg:
+                if isinstance(item, (Tensor, list, tuple, slice)):
+                    return _dispatch_any(func, args, {})
+            key.append(tuple(arg))
+            locals_.append(arg)
+        elif type(arg) is slice:
             return _dispatch_any(func, args, {})
         else:
             # A float changes with every step of a schedule, and no rule looks at one.
@@ -126,6 +135,8 @@ def dispatch(func, args, kwargs=None):
     plan = _plans.get(tuple(key))
     if plan is None or not plan.direct:
         return _dispatch_any(func, args, {})
+    if plan.rest is not None:
+        locals_[1:] = plan.rest
     with NoFallbackGuard():
         result = func(*locals_)
     made = _make_subclass(dtensor, result)

@@ -56,8 +56,8 @@ class Plan:
     """One kind of call.
 
     Attributes:
-        direct (bool): the locals go into the operator as they are, and one DTensor comes out; `template` then holds its
-            attributes but for the local part.
+        direct (bool): the locals go into the operator (with `rest` after the first), and one DTensor comes out;
+            `template` then holds its attributes but for the local part.
     """
 
     def __init__(self, spec: Spec, mesh, decided, cut: Cut, dtensor_class):
@@ -67,7 +67,7 @@ class Plan:
         self._moves: List[tuple] = []
         self._compute = spec.compute(cut) if spec.compute else None
         changed = bool(cut.labels)
-        self._rest = spec.rest(cut) if spec.rest and changed else None
+        self.rest = spec.rest(cut) if spec.rest and changed else None
         self._replace = spec.replace(cut) if spec.replace and changed else None
         self._templates: Dict[tuple, dict] = {}
 
@@ -91,8 +91,8 @@ class Plan:
         feed = iter([tensor._local if isinstance(tensor, dtensor) else tensor for tensor in feed])
         local_args = [_localize(arg, feed) for arg in args]
         local_kwargs = {name: _localize(value, feed) for name, value in kwargs.items()}
-        if self._rest is not None:
-            local_args, local_kwargs = [local_args[0], *self._rest], {}
+        if self.rest is not None:
+            local_args, local_kwargs = [local_args[0], *self.rest], {}
         for place, value in (self._replace or {}).items():
             (local_kwargs if place in local_kwargs else local_args)[place] = value
         call = _legacy(func, head) if head else func
@@ -112,11 +112,9 @@ class Plan:
 
     def _simplify(self, made, tensors, args):
         """Takes the fast path from now on, where nothing but the operator itself has to run."""
-        plain = any(not isinstance(tensor, self._dtensor) for tensor in tensors)
-        nested = any(isinstance(arg, (list, tuple, slice)) for arg in args)
-        busy = self._moves or self._compute or self._rest is not None or self._replace
+        nested = len(tensors) != sum(isinstance(arg, Tensor) for arg in args)
         self.template = {name: value for name, value in made.__dict__.items() if name not in ("_local", "_hooks")}
-        self.direct = not (plain or nested or busy)
+        self.direct = not (nested or self._moves or self._compute or self._replace)
 
     def _wrap(self, local, number, source):
         """A result as a DTensor; result `number` of those that the operator returns."""

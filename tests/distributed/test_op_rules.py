@@ -1,0 +1,229 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Every propagation rule on ranks: results, and the gradient of every operand, against the operator on the whole.
+
+    python tests/distributed/launch.py --world 2 tests/distributed/test_op_rules.py      (or 4: a 2 x 2 mesh)
+
+The loss is the sum over ranks of what each of them starts its backward with, so the gradient of a replicated operand is a
+summand, that of a pending sum is whole, and that of a part is the part.
+"""
+import os
+
+import mindspore
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, mint, ops
+
+from hyper_parallel.core.collectives.counter import count_collectives
+from hyper_parallel.core.dtensor.device_mesh import init_device_mesh
+from hyper_parallel.core.dtensor.dtensor import DTensor, distribute_tensor
+from hyper_parallel.core.dtensor.placement_types import Partial, Replicate, Shard
+from hyper_parallel.platform import cpu_kernels
+from hyper_parallel.platform.mindspore.autograd_compat import enable_backward
+from tests.models.op_cases import all_cases, floats
+from tests.models.parts import adjoint, combinations, parts_of
+
+WORLD = mindspore.communication.get_group_size()
+pytestmark = pytest.mark.skipif(WORLD not in (2, 4), reason="runs on 2 or 4 ranks")
+MESH = init_device_mesh("npu", (2,) if WORLD == 2 else (2, 2), mesh_dim_names=("tp",) if WORLD == 2 else ("dp", "tp"))
+LIMIT = int(os.environ.get("HYPER_PARALLEL_COMBINATIONS", "10"))
+CASES = all_cases()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cpu():
+    # Thousands of tiny operators, each read back at once: without the hand-over between threads they take a fifth.
+    mindspore.runtime.launch_blocking()
+    cpu_kernels.maybe_install()
+    enable_backward()
+
+
+def leaf(array):
+    """A tensor that gets a gradient, if it is a float."""
+    made = Tensor(np.ascontiguousarray(array))
+    if array.dtype.kind == "f":
+        made._requires_grad = True
+    return made
+
+
+def used(tensor):
+    """The leaf as an operand: of two leaves in one sum MindSpore clones the shared gradient, for which CPU has no kernel."""
+    return tensor * 1 if tensor._requires_grad else tensor
+
+
+def listed(result):
+    """Results as a list."""
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def backward(outputs, seeds):
+    """Runs the backward of the float outputs; outputs are plain."""
+    total = None
+    for output, seed in zip(outputs, seeds):
+        if seed is not None:
+            term = (output * Tensor(np.ascontiguousarray(seed))).sum()
+            total = term if total is None else total + term
+    total.backward()
+
+
+def gradient_of(tensor):
+    """Its gradient, zeros if none arrived."""
+    return np.zeros(tensor.shape, np.float32) if tensor._grad is None else tensor._grad.asnumpy()
+
+
+def reference(case):
+    """Results, seeds and gradients of the operator on the whole."""
+    leaves = [leaf(array) for array in case.arrays]
+    outputs = listed(case.function(*map(used, leaves)))
+    arrays = [output.asnumpy() for output in outputs]
+    seeds = [np.random.default_rng(number).normal(size=array.shape).astype(np.float32)
+             if case.gradient and array.dtype.kind == "f" else None for number, array in enumerate(arrays)]
+    if case.gradient:
+        backward(outputs, seeds)
+    return arrays, seeds, [gradient_of(tensor) for tensor in leaves]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_operator_on_parts(case):
+    expected, seeds, gradients = reference(case)
+    replicated, place = (Replicate(),) * MESH.ndim, MESH.get_coordinate()
+    for placed in combinations(case.arrays, MESH.mesh_shape, ("sum",), LIMIT):
+        parts = [parts_of(array, placements, MESH.mesh_shape, seed)[place]
+                 for seed, (array, placements) in enumerate(zip(case.arrays, placed))]
+        leaves = [leaf(part) for part in parts]
+        results = listed(case.function(*(DTensor.from_local(used(part), MESH, placements)
+                                         for part, placements in zip(leaves, placed))))
+        wholes = [result.redistribute(MESH, replicated).to_local() for result in results]
+        for result, whole, array in zip(results, wholes, expected):
+            assert result.shape == array.shape, (placed, result)
+            np.testing.assert_allclose(whole.asnumpy(), array, rtol=max(case.close, 1e-4), atol=max(case.close, 1e-4),
+                                       err_msg=f"{placed} -> {result.placements}")
+        if not case.gradient:
+            continue
+        summands = [None if seed is None else parts_of(seed, adjoint(replicated), MESH.mesh_shape, 3)[place]
+                    for seed in seeds]
+        backward(wholes, summands)
+        for part, placements, array, gradient in zip(leaves, placed, case.arrays, gradients):
+            if array.dtype.kind == "f":
+                whole = DTensor.from_local(Tensor(gradient_of(part)), MESH, adjoint(placements)).full_tensor()
+                np.testing.assert_allclose(whole.asnumpy(), gradient, rtol=1e-3, atol=2e-4,
+                                           err_msg=f"gradient of {placements} in {placed}")
+
+
+def axes(placement):
+    """The placement on the last axis, replicas on the others."""
+    return (*(Replicate() for _ in range(MESH.ndim - 1)), placement)
+
+
+def test_a_row_cut_product_communicates_nothing():
+    x = distribute_tensor(Tensor(floats(4, 8)), MESH, axes(Shard(1)))
+    w = distribute_tensor(Tensor(floats(8, 4)), MESH, axes(Shard(0)))
+    with count_collectives() as counter:
+        y = mint.matmul(x, w)
+    assert y.placements == axes(Partial()) and not counter.collectives
+
+
+def test_a_partial_is_reduced_before_a_replicate_is_added():
+    part = Tensor(floats(4, 8))
+    with count_collectives() as counter:
+        y = DTensor.from_local(part, MESH, axes(Partial())) + distribute_tensor(part, MESH, axes(Replicate()))
+    assert y.placements == axes(Replicate())
+    assert [one.kind for one in counter.collectives] == ["all_reduce"]
+
+
+def test_a_distributed_parameter_gets_its_gradient():
+    weight = distribute_tensor(Parameter(Tensor(floats(8, 8)), name="w"), MESH, axes(Shard(0)))
+    x = distribute_tensor(Tensor(floats(4, 8)), MESH, axes(Replicate()))
+    mint.nn.functional.linear(x, weight).sum().backward()
+    np.testing.assert_allclose(weight.to_local()._grad.asnumpy(), np.tile(floats(4, 8).sum(0), (4, 1)), rtol=1e-4)
+
+
+def test_dropout_is_equal_on_replicas_and_differs_on_parts():
+    ones = Tensor(np.ones((16, 16), np.float32))
+    for placement, equal in ((Replicate(), True), (Shard(0), False)):
+        mindspore.manual_seed(5)
+        x = DTensor.from_local(ones, MESH, axes(placement))
+        mask = mint.nn.functional.dropout(x, 0.5).to_local()
+        both = DTensor.from_local(mask, MESH, axes(Shard(0))).full_tensor().asnumpy()
+        assert np.array_equal(both[:16], both[16:]) == equal
+        assert 0.3 < (both > 0).mean() < 0.7
+
+
+def test_a_filled_weight_does_not_depend_on_the_mesh():
+    mindspore.manual_seed(9)
+    whole = mint.empty((8, 4), dtype=mindspore.float32).normal_(0, 1)
+    for placement in (Shard(0), Shard(1), Replicate()):
+        mindspore.manual_seed(9)
+        x = distribute_tensor(Tensor(np.zeros((8, 4), np.float32)), MESH, axes(placement))
+        assert x.normal_(0, 1) is x
+        np.testing.assert_array_equal(x.full_tensor().asnumpy(), whole.asnumpy())
+
+
+def test_writing_in_place():
+    for placement in (Shard(0), Shard(1), Replicate()):
+        x = distribute_tensor(Tensor(floats(4, 8)), MESH, axes(placement))
+        y = distribute_tensor(Tensor(floats(4, 8, seed=1)), MESH, axes(Shard(1)))
+        assert x.add_(y) is x and x.mul_(2) is x and x.placements == axes(placement)
+        np.testing.assert_allclose(x.full_tensor().asnumpy(), 2 * (floats(4, 8) + floats(4, 8, seed=1)), rtol=1e-5)
+        x.copy_(y)
+        np.testing.assert_array_equal(x.full_tensor().asnumpy(), floats(4, 8, seed=1))
+        assert not x.zero_().full_tensor().asnumpy().any()
+        assert (x.fill_(3.0).full_tensor().asnumpy() == 3).all()
+    total = DTensor.from_local(Tensor(floats(4, 8)), MESH, axes(Partial()))
+    assert total.mul_(2) is total
+    with pytest.raises(NotImplementedError, match="InplaceAddsExt writes into .*Partial.*redistribute"):
+        total.add_(1)
+
+
+def test_writing_to_an_index():
+    for placement in (Shard(1), Replicate()):
+        x = distribute_tensor(Tensor(floats(4, 8)), MESH, axes(placement))
+        x[1] = 5.0
+        x[2] = distribute_tensor(Tensor(floats(8)), MESH, axes(Replicate()))
+        expected = floats(4, 8)
+        expected[1], expected[2] = 5.0, floats(8)
+        np.testing.assert_array_equal(x.full_tensor().asnumpy(), expected)
+    x = distribute_tensor(Tensor(floats(4, 8)), MESH, axes(Shard(0)))
+    with pytest.raises(NotImplementedError, match="SetItem writes into"):
+        x[1] = 5.0
+
+
+def test_no_rule_is_an_error_unless_all_is_replicated():
+    def solve(placement):
+        return ops.cholesky(distribute_tensor(Tensor(np.eye(4, dtype=np.float32)), MESH, axes(placement)))
+    assert solve(Replicate()).placements == axes(Replicate())
+    with pytest.raises(NotImplementedError, match=r"operator Cholesky has no propagation rule for .*Shard\(dim=0\).*redistribut"):
+        solve(Shard(0))
+
+
+def test_fused_attention_over_heads():
+    layouts = {"BSH": ((2, 4, 16), 2), "BNSD": ((2, 4, 4, 4), 1), "SBH": ((4, 2, 16), 2), "BSND": ((2, 4, 4, 4), 2)}
+    for layout, (shape, dim) in layouts.items():
+        arrays = [floats(*shape, seed=seed) for seed in range(3)]
+        fused = ops.operations.nn_ops.FlashAttentionScore(head_num=4, scale_value=0.5, input_layout=layout)
+        expected = fused(*map(Tensor, arrays))[3].asnumpy()
+        out = fused(*(distribute_tensor(Tensor(array), MESH, axes(Shard(dim))) for array in arrays))[3]
+        assert out.placements == axes(Shard(dim))
+        np.testing.assert_allclose(out.full_tensor().asnumpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_uneven_parts():
+    whole = floats(5, 3)
+    rank = MESH.get_local_rank("tp")
+    x = DTensor.from_local(Tensor(whole[3 * rank:3 * rank + 3]), MESH, axes(Shard(0)), shape=(5, 3))
+    assert (x * 2).shape == (5, 3)
+    np.testing.assert_allclose((x * 2 + x).full_tensor().asnumpy(), 3 * whole, rtol=1e-5)
+    np.testing.assert_allclose(mint.mean(x, dim=0).full_tensor().asnumpy(), whole.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(mint.sum(x, dim=0).full_tensor().asnumpy(), whole.sum(0), rtol=1e-4)
+    np.testing.assert_allclose(x.reshape(15).full_tensor().asnumpy(), whole.reshape(15), rtol=1e-6)
