@@ -49,7 +49,6 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["hyper_parallel", "hyper_parallel.*"]),
-    package_data={"hyper_parallel": ["**/*.json", "**/*.yaml"]},
     entry_points={"console_scripts": ["hyper-parallel = hyper_parallel.cli.main:main"]},
     python_requires=">=3.10,<3.13",
     install_requires=[
