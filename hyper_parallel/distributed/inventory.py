@@ -17,7 +17,7 @@ import json
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from hyper_parallel.distributed.model_facts import ModelFacts
 from hyper_parallel.distributed.tensor_parallel import words
@@ -151,9 +151,7 @@ def _from_record(record: Mapping, config: Any) -> Inventory:
 
 def _from_folder(folder: Path, config: Any) -> Inventory:
     """Only headers are read, so that a checkpoint of many gigabytes takes milliseconds."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"folder {str(folder)!r} holds no *.safetensors file")
+    files = _weight_files(folder)
     if config is None:
         config_file = folder / "config.json"
         if not config_file.is_file():
@@ -164,6 +162,21 @@ def _from_folder(folder: Path, config: Any) -> Inventory:
         for path, facts in _safetensors_header(file).items():
             parameters[path] = ParameterRecord(path, tuple(facts["shape"]), facts["dtype"])
     return Inventory(parameters, facts=ModelFacts.from_config(config), source="folder")
+
+
+def _weight_files(folder: Path) -> List[Path]:
+    """The files that hold the weights: those that the index names, else every one."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise ValueError(f"folder {str(folder)!r} holds no *.safetensors file")
+        return files
+    named = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    missing = [name for name in named if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"folder {str(folder)!r} lacks {', '.join(missing)}, which its index names")
+    return [folder / name for name in named]
 
 
 def _safetensors_header(file: Path) -> Dict[str, Dict]:

@@ -1026,5 +1026,16 @@ def _block_of(unit: Unit) -> str:
 
 
 def nearest(pattern: str, names, count: int = 3) -> Tuple[str, ...]:
-    """The names closest to a pattern that matched nothing, for error messages."""
-    return tuple(difflib.get_close_matches(pattern, list(names), n=count, cutoff=0.0))
+    """The names closest to a pattern that matched nothing, for error messages. A glob that begins with `*.` is compared
+    with the ends of names.
+
+    Examples:
+        >>> nearest("*.q_prj.weight", ["model.norm.weight", "model.layers.0.attn.q_proj.weight"], 1)
+        ('model.layers.0.attn.q_proj.weight',)
+    """
+    core = pattern[2:] if pattern.startswith("*.") else pattern
+    length = core.count(".") + 1 if core is not pattern else None
+    by_end: Dict[str, str] = {}
+    for name in names:
+        by_end.setdefault(".".join(name.split(".")[-length:]) if length else name, name)
+    return tuple(by_end[end] for end in difflib.get_close_matches(core, list(by_end), n=count, cutoff=0.0))

@@ -52,7 +52,8 @@ def test_a_plan_survives_json_and_its_hash_does_not_change(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cut_parameter_stands_in_a_boundary_and_every_region_reduces(name):
     made = plan(inventories.folders()[name], tp=2)
-    covered = {f"{module}.{inner}" for module, spec in made.boundaries.items() for inner in spec.params or {}}
+    covered = {name for module, spec in made.boundaries.items() for inner in spec.params or {}
+               for name in (inner, f"{module}.{inner}")}
     tables = {path for path, spec in made.parameters.items() if spec.role == "EMBED"}
     for path, spec in made.parameters.items():
         assert not spec.slice_map.cuts or path in covered | tables, path
