@@ -221,6 +221,53 @@ class DeviceMesh:
         self.root_mesh._flattened[mesh_dim_name] = flat
         return flat
 
+    def flatten(self, mesh_dim_name: str) -> "DeviceMesh":
+        """All axes in one: the public name of `_flatten`, which PyTorch and MindFormers use."""
+        return self._flatten(mesh_dim_name)
+
+    def unflatten(self, dim: Axis, mesh_sizes: Sequence[int], mesh_dim_names: Sequence[str]) -> "DeviceMesh":
+        """One axis split into several: the public name of `_unflatten`."""
+        return self._unflatten(dim, mesh_sizes, mesh_dim_names)
+
+    @staticmethod
+    def concatenate(meshes: Sequence["DeviceMesh"]) -> "DeviceMesh":
+        """Sub-meshes of one root side by side: a mesh of all their axes, in the order given.
+
+        Unlike `root["dp", "tp"]` it takes flattened and unflattened axes too.
+
+        Raises:
+            ValueError: the meshes have different roots, share an axis or a name, or their axes overlap in ranks.
+
+        Examples:
+            >>> grid = DeviceMesh("npu", (2, 2, 2), ("dp", "cp", "tp"))
+            >>> DeviceMesh.concatenate([grid["dp", "cp"]._flatten("data"), grid["tp"]])
+            DeviceMesh(data=4, tp=2; npu ranks 0,1,2,3,4,5,6,7)
+        """
+        meshes = tuple(meshes)
+        if not meshes or any(mesh.root_mesh is not meshes[0].root_mesh for mesh in meshes):
+            raise ValueError(f"concatenate takes sub-meshes of one root mesh, got {', '.join(map(repr, meshes)) or 'none'}")
+        root = meshes[0].root_mesh
+        names = tuple(name for mesh in meshes for name in mesh._names)
+        shape = tuple(size for mesh in meshes for size in mesh._shape)
+        if names == root._names and shape == root._shape:
+            return root
+        order = root._copies[0]
+        position = {rank: index for index, rank in enumerate(order)}
+        # how far each rank of a mesh's first copy lies from the copy's first rank, in the root's order
+        spans = [[position[rank] - position[mesh._copies[0][0]] for rank in mesh._copies[0]] for mesh in meshes]
+        offsets = [sum(steps) for steps in itertools.product(*spans)]
+        copies, covered = [], set()
+        for start in range(len(order)):
+            if start in covered:
+                continue
+            copy = [start + offset for offset in offsets]
+            if max(copy) >= len(order) or len(set(copy)) < len(copy) or covered.intersection(copy):
+                raise ValueError(f"concatenate: the axes {', '.join(names)} overlap in ranks: "
+                                 f"{', '.join(map(repr, meshes))}")
+            covered.update(copy)
+            copies.append(tuple(order[index] for index in copy))
+        return DeviceMesh._intern(root._device_type, shape, names, tuple(sorted(copies)), root)
+
     def _unflatten(self, dim: Axis, mesh_sizes: Sequence[int], mesh_dim_names: Sequence[str],
                    backend_override: Optional[Dict[str, object]] = None) -> "DeviceMesh":
         """The same ranks with one axis split into several.
