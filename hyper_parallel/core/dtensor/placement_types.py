@@ -24,7 +24,7 @@ REDUCE_OPS = ("sum", "avg", "max", "min")
 
 
 class Placement:
-    """Base of the three placements; only its subclasses are instantiated."""
+    """Base of the placements; only its subclasses are instantiated."""
 
     def is_shard(self, dim=None) -> bool:
         """True for a `Shard`, of any dim or of exactly `dim`."""
@@ -137,15 +137,16 @@ class Partial(Placement):
 NamedPlacement = Dict[str, Placement]
 """`{axis name: placement}`; an axis that is not named replicates."""
 
-_GRAMMAR = "shard(DIM), replicate, partial or partial(sum|avg|max|min)"
+_GRAMMAR = "shard(DIM), shard(DIM, split_factor=N), replicate, partial or partial(sum|avg|max|min)"
 
 
 def parse_placement(text) -> Placement:
     """The placement that a user wrote in YAML; spaces and case do not count.
 
     Args:
-        text (str | Placement): `shard(0)`, `shard(-1)`, `replicate`, `partial`, `partial(max)`; an optional `dim=` or
-            `op=` inside the parentheses is accepted. A Placement is returned as it is.
+        text (str | Placement): `shard(0)`, `shard(-1)`, `shard(0, split_factor=4)` (a `StridedShard`), `replicate`,
+            `partial`, `partial(max)`; an optional `dim=` or `op=` inside the parentheses is accepted. A Placement is
+            returned as it is.
 
     Raises:
         ValueError: anything else; the message shows the grammar.
@@ -161,6 +162,9 @@ def parse_placement(text) -> Placement:
         found = re.fullmatch(r"shard\((?:dim=)?([+-]?\d+)\)", word)
         if found:
             return Shard(int(found.group(1)))
+        found = re.fullmatch(r"(?:strided)?shard\((?:dim=)?([+-]?\d+),split_factor=(\d+)\)", word)
+        if found and int(found.group(2)) > 1:
+            return StridedShard(int(found.group(1)), int(found.group(2)))
         if re.fullmatch(r"replicate(\(\))?", word):
             return Replicate()
         found = re.fullmatch(r"partial(?:\((?:op=)?['\"]?(\w*)['\"]?\))?", word)
@@ -170,7 +174,9 @@ def parse_placement(text) -> Placement:
 
 
 def format_placement(placement: Placement) -> str:
-    """The inverse of `parse_placement`: `shard(0)`, `replicate`, `partial(sum)`."""
+    """The inverse of `parse_placement`: `shard(0)`, `shard(0, split_factor=4)`, `replicate`, `partial(sum)`."""
+    if isinstance(placement, StridedShard):
+        return f"shard({placement.dim}, split_factor={placement.split_factor})"
     if isinstance(placement, Shard):
         return f"shard({placement.dim})"
     if isinstance(placement, Partial):
