@@ -17,7 +17,7 @@ from typing import Mapping, Optional
 
 from hyper_parallel.distributed.model_facts import KEY_OF, ModelFacts
 from hyper_parallel.distributed.tensor_parallel import parts
-from hyper_parallel.distributed.tensor_parallel.head_count import KV_HEAD_ATTRS, Q_HEAD_ATTRS
+from hyper_parallel.distributed.tensor_parallel.head_count import Q_HEAD_ATTRS
 
 
 @dataclass(frozen=True)
