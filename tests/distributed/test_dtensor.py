@@ -117,3 +117,10 @@ def test_gradients_add_up_over_two_uses_and_two_backwards():
     gradient = stored.grad
     assert gradient.placements == (S(0),)
     np.testing.assert_array_equal(gradient.full_tensor().asnumpy(), np.full((2 * SIZE, 2), 2 * (SIZE + 1)))
+
+
+def test_values_are_read_from_the_whole():
+    """A pending loss is summed before it is looked at, and parts are gathered."""
+    loss = DTensor.from_local(Tensor(float(RANK + 1)), LINE, (P,))
+    assert loss.item() == float(loss) == SIZE * (SIZE + 1) / 2
+    assert DTensor.from_local(Tensor([RANK]), LINE, (S(0),)).tolist() == list(range(SIZE))

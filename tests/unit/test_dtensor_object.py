@@ -369,3 +369,19 @@ def test_gradient_of_a_cast():
     made = DTensor.from_local(Tensor(numbers(2, 2)), PAIR, (S(0),)).astype(ms.float16)
     assert (made.dtype, made.placements, made.shape) == (ms.float16, (S(0),), (4, 2))
     assert ops.cast(made, ms.float32).placements == (S(0),)
+
+
+def test_numbers_of_the_whole():
+    """What counts elements counts those of the whole; what reads values reads the whole, reductions done."""
+    made = DTensor.from_local(Tensor(numbers(2, 3)), PAIR, (S(0),))
+    assert (made.size, made.numel(), made.nelement(), len(made)) == (12, 12, 12, 4)
+    one = DTensor.from_local(Tensor(2.5), ALONE, (P,))
+    assert (one.item(), float(one), int(one), bool(one), one.tolist()) == (2.5, 2.5, 2, True, 2.5)
+    np.testing.assert_array_equal(DTensor.from_local(Tensor(numbers(3)), ALONE, (S(0),)).numpy(), numbers(3))
+
+
+def test_detached():
+    stored = Parameter(DTensor(Tensor(numbers(2)), ALONE, (R,)), name="w")
+    assert not isinstance(stored.detach(), Parameter) and stored.detach().placements == (R,)
+    gradient = ms.grad(lambda x: (DTensor(x, ALONE, (R,)).detach().to_local() * x).sum())(Tensor(numbers(2)))
+    np.testing.assert_array_equal(gradient.asnumpy(), numbers(2))

@@ -13,9 +13,9 @@
 # limitations under the License.
 """A tensor of which every rank holds a part: local storage, the mesh, and a placement per axis."""
 import copy
-from typing import Optional, Sequence, Tuple, Union
+import math
+from typing import Optional, Sequence, Tuple
 
-import mindspore
 from mindspore import Parameter, Tensor, ops
 
 from hyper_parallel.core.dtensor import dfunction
@@ -25,49 +25,17 @@ from hyper_parallel.core.dtensor.dispatch import SkipDTensorDispatch, bind, disp
 from hyper_parallel.core.dtensor.dispatch_hooks import get_item, hooks, set_item
 from hyper_parallel.core.dtensor.gather import shard_whole
 from hyper_parallel.core.dtensor.layout import Layout
-from hyper_parallel.core.dtensor.placement_state import local_shape as part_shape, shard_orders
-from hyper_parallel.core.dtensor.placement_types import Partial, Placement, Replicate, Shard
+from hyper_parallel.core.dtensor.part import detached_copy, filled, normalized, whole_shape
+from hyper_parallel.core.dtensor.placement_types import Partial, Placement, Replicate
 from hyper_parallel.core.dtensor.redistribute import redistribute, to_local_with_gradient, whole_of
 from hyper_parallel.core.dtensor.slice_map import SliceMap
 
 __all__ = ["DFunction", "DTensor", "SkipDTensorDispatch", "distribute_tensor"]
 
 
-def _normalized(placements: Sequence[Placement], mesh: DeviceMesh, ndim: int) -> Tuple[Placement, ...]:
-    placements = tuple(placements)
-    if len(placements) != mesh.ndim or not all(isinstance(item, Placement) for item in placements):
-        raise ValueError(f"{len(placements)} placements {placements} for a mesh of {mesh.ndim} axes "
-                         f"{mesh.mesh_dim_names}: give one placement per axis")
-    found = []
-    for axis, item in zip(mesh.mesh_dim_names, placements):
-        try:
-            found.append(item.normalize(ndim) if isinstance(item, Shard) else item)
-        except ValueError as error:
-            raise ValueError(f"axis {axis!r}: {error}") from None
-    return tuple(found)
-
-
-def _whole_shape(part, mesh, placements, shape) -> Tuple[int, ...]:
-    """The shape of the whole, from a rank's part or as said; the said one is checked against the part."""
-    if shape is None:
-        whole = list(part)
-        for axis, placement in enumerate(placements):
-            if isinstance(placement, Shard):
-                whole[placement.dim] *= mesh.mesh_shape[axis]
-        return tuple(whole)
-    shape, coordinate = tuple(shape), mesh.get_coordinate()
-    if coordinate is not None:
-        cuts = shard_orders(placements, mesh.mesh_shape, len(shape), mesh.mesh_dim_names)
-        expected = part_shape(shape, cuts, mesh.mesh_shape, coordinate)
-        if tuple(part) != expected:
-            raise ValueError(f"a part of shape {tuple(part)} at {dict(zip(mesh.mesh_dim_names, coordinate))} of a tensor "
-                             f"of shape {shape} with {placements}: the part there has shape {expected}")
-    return shape
-
-
 def _check_unchanged(dtensor, mesh, placements):
     """A DTensor is shared as it lies; something else that is said about it is a mistake."""
-    said = None if placements is None else _normalized(placements, dtensor._mesh, dtensor._local.ndim)
+    said = None if placements is None else normalized(placements, dtensor._mesh, dtensor._local.ndim)
     if mesh not in (None, dtensor._mesh) or said not in (None, dtensor._placements):
         raise ValueError(f"{dtensor!r} already lies on a mesh: use redistribute({placements}) to change how, or "
                          "to_local() for its part")
@@ -111,18 +79,25 @@ class DTensor(Tensor):
             obj._local, obj._mesh, obj._placements = storage, local._mesh, local._placements
             obj._slice_map, obj._whole, obj._hooks = local._slice_map, local._whole, local._hooks
         else:
-            placements = _normalized(placements, device_mesh, local.ndim)
+            placements = normalized(placements, device_mesh, local.ndim)
             obj = Tensor._make_subclass(cls, local)
             obj._local, obj._mesh, obj._placements, obj._slice_map = local, device_mesh, placements, slice_map
             if slice_map is not None:
                 obj._whole = slice_map.shape
             else:
-                obj._whole = _whole_shape(local.shape, device_mesh, placements, shape)
+                obj._whole = whole_shape(local.shape, device_mesh, placements, shape)
         obj.main_gradient = None
         return obj
 
     def __init__(self, *_, **__):  # the storage is complete after __new__; Tensor's own __init__ would replace it
         pass
+
+    def __getattr__(self, name):
+        if name == "_local":
+            # A result of an operator is its own storage until somebody asks for the part.
+            local = self.__dict__["_local"] = Tensor._make_subclass(Tensor, self)
+            return local
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __fallback__(self, func, args, kwargs=None):
         return dispatch(func, args, kwargs)
@@ -167,10 +142,12 @@ class DTensor(Tensor):
         """
         if grad_placements is None:
             return self._local
-        return to_local_with_gradient(self, _normalized(grad_placements, self._mesh, self._local.ndim))
+        return to_local_with_gradient(self, normalized(grad_placements, self._mesh, self._local.ndim))
 
     def full_tensor(self, *, grad_placements: Optional[Sequence[Placement]] = None) -> Tensor:
         """The whole, on every rank; gathers and reduces over every axis that needs it. Differentiable.
+
+        Where every axis replicates it is the storage itself, not a copy.
 
         Args:
             grad_placements: as in `to_local`, of the whole.
@@ -199,7 +176,7 @@ class DTensor(Tensor):
         mesh = self._mesh if device_mesh is None else device_mesh
         if placements is None:
             placements = (Replicate(),) * mesh.ndim
-        return redistribute(self, mesh, _normalized(placements, mesh, self._local.ndim))
+        return redistribute(self, mesh, normalized(placements, mesh, self._local.ndim))
 
     @staticmethod
     def gradient_placements(placements: Sequence[Placement]) -> Tuple[Placement, ...]:
@@ -305,9 +282,9 @@ class DTensor(Tensor):
         if isinstance(values, str) and values != "same":
             raise ValueError(f"clone(init={init!r}) of a DTensor: valid are 'same', 'zeros', 'ones' or a number")
         if values != "same":
-            local = _filled(self._local, values)
+            local = filled(self._local, values)
         elif isinstance(self, Parameter):
-            local = _detached_copy(self._local)
+            local = detached_copy(self._local)
         else:
             local = self._local.clone()
         return self._renewed(local)
@@ -322,9 +299,45 @@ class DTensor(Tensor):
             return made
         return Parameter(made, name=self.name, requires_grad=self.requires_grad)
 
+    def detach(self) -> "DTensor":
+        """The same part without its gradient; never a Parameter."""
+        made = self._laid_out_like(ops.stop_gradient(self._local))
+        made._hooks = self._hooks
+        return made
+
+    @property
+    def size(self) -> int:
+        """Elements of the whole."""
+        return math.prod(self._whole)
+
+    def numel(self) -> int:
+        """Elements of the whole."""
+        return math.prod(self._whole)
+
+    nelement = numel
+
     def asnumpy(self):
         """The whole as a numpy array; gathers like `full_tensor`."""
         return self.full_tensor().asnumpy()
+
+    numpy = asnumpy
+
+    def tolist(self):
+        """The whole as nested lists."""
+        return self.asnumpy().tolist()
+
+    def item(self):
+        """The number that a DTensor of one element stands for; a pending reduction is done first."""
+        return self.asnumpy().item()
+
+    def __float__(self):
+        return float(self.item())
+
+    def __int__(self):
+        return int(self.item())
+
+    def __bool__(self):
+        return bool(self.item())
 
     def __repr__(self):
         parts = ", ".join(f"{axis}: {placement!r}" for axis, placement in zip(self._mesh.mesh_dim_names, self._placements))
@@ -338,7 +351,7 @@ class DTensor(Tensor):
 
     def __deepcopy__(self, memo):
         # the Cell that stores this may hold the local Parameter too; both must stay one object
-        local = copy.deepcopy(self._local, memo) if isinstance(self._local, Parameter) else _detached_copy(self._local)
+        local = copy.deepcopy(self._local, memo) if isinstance(self._local, Parameter) else detached_copy(self._local)
         return self._renewed(local)
 
     def __copy__(self):
@@ -353,17 +366,6 @@ def _restored(local, mesh, placements, slice_map, shape, named):
     """The inverse of `DTensor.__reduce_ex__`."""
     made = DTensor(local, mesh, placements, slice_map, shape)
     return made if named is None else Parameter(made, name=named[0], requires_grad=named[1])
-
-
-def _detached_copy(local: Tensor) -> Tensor:
-    return ops.stop_gradient(local) if local.is_meta else Tensor(local.asnumpy().copy(), local.dtype)
-
-
-def _filled(local: Tensor, value: Union[int, float]) -> Tensor:
-    if local.is_meta:
-        with mindspore.DeviceCtx("meta"):
-            return mindspore.mint.empty(tuple(local.shape), dtype=local.dtype)
-    return ops.full(tuple(local.shape), value, dtype=local.dtype)
 
 
 def distribute_tensor(tensor: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensor:
@@ -383,7 +385,7 @@ def distribute_tensor(tensor: Tensor, device_mesh: DeviceMesh, placements: Seque
     Examples:
         >>> weight = distribute_tensor(Tensor(np.ones((8, 4), np.float32)), mesh, (Shard(0),))
     """
-    placements = _normalized(placements, device_mesh, tensor.ndim)
+    placements = normalized(placements, device_mesh, tensor.ndim)
     local = shard_whole(tensor, device_mesh, placements)
     if isinstance(tensor, Parameter):
         leaf = Parameter(local, name=tensor.name, requires_grad=tensor.requires_grad)
