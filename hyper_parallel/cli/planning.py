@@ -31,8 +31,8 @@ _SWITCHES = ("sequence_parallel", "kv_replication", "vocab_padding")
 
 def add_planning_arguments(parser: argparse.ArgumentParser):
     """A model and the options of its plan."""
-    parser.add_argument("--model", metavar="FOLDER|INVENTORY", help="a folder with config.json and *.safetensors, or an "
-                        "inventory JSON; only names and shapes are read")
+    parser.add_argument("--model", metavar="FOLDER|INVENTORY", help="a folder with config.json and *.safetensors, or "
+                        "an inventory JSON; only names and shapes are read")
     parser.add_argument("--tp", default="1", metavar="N", help="size of the tensor-parallel axis (default %(default)s)")
     parser.add_argument("--sequence-parallel", action="store_true", help="cut activations between regions")
     parser.add_argument("--no-kv-replication", dest="kv_replication", action="store_false",

@@ -70,8 +70,8 @@ def _check_parameters(plan: ShardingPlan, inventory: Inventory):
             raise ValueError(f"{path!r} has shape {list(shape)} in the Cell and {list(spec.shape)} in the plan")
 
 
-_ENCODER_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "encoder_states", "encoder_output", "encoder_outputs",
-                      "memory", "context", "kv_states", "cross_attention_states")
+_ENCODER_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "encoder_states", "encoder_output",
+                      "encoder_outputs", "memory", "context", "kv_states", "cross_attention_states")
 
 
 def _arguments(edges: Dict, record: ModuleRecord, path: str) -> Dict:

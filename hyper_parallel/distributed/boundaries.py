@@ -226,9 +226,9 @@ class _Regions:
                   templates.STATE_SPACE: "state_in and state_out", templates.MOE: "a router and experts",
                   "shared": "experts beside it"}.get(kind, "up or gate_up, and down")
         raise ValueError(
-            f"{first!r} looks like a part of {kind}, but the rest of it is nowhere: found only {held}; wanted: {wanted}. "
-            f"Say what its weights are with auto_tp_config.rules, or keep it whole with auto_tp_config.overrides: "
-            f"[{{match: \"{block}.*\", replicate: true}}]")
+            f"{first!r} looks like a part of {kind}, but the rest of it is nowhere: found only {held}; wanted: "
+            f"{wanted}. Say what its weights are with auto_tp_config.rules, or keep it whole with "
+            f"auto_tp_config.overrides: [{{match: \"{block}.*\", replicate: true}}]")
 
 
 def _module_of(path: str, inventory: Inventory) -> str:

@@ -51,8 +51,8 @@ def check_coverage(inventory: Inventory, parameters: Mapping[str, ParameterSpec]
             holders = [module for module in covered.get(spec.path, ()) if specs[module].semantic_role not in (
                 "lm_head", "heads", "sharded_norm", "inner_row")]
             if len(holders) > 1:
-                raise ValueError(f"{spec.path!r} is cut by {len(holders)} boundaries: {', '.join(holders)}; one contract a "
-                                 "parameter. Say which it is with auto_tp_config.rules")
+                raise ValueError(f"{spec.path!r} is cut by {len(holders)} boundaries: {', '.join(holders)}; one "
+                                 "contract a parameter. Say which it is with auto_tp_config.rules")
             if not covered.get(spec.path):
                 raise ValueError(f"{spec.path!r} would be cut, but no boundary says what meets it; keep it whole with "
                                  f"auto_tp_config.overrides: [{{match: \"{spec.path}\", replicate: true}}]")
@@ -143,8 +143,8 @@ def check_mesh(mesh_axes: Dict[str, int], mesh) -> None:
         if size == 1 and axis not in (mesh.mesh_dim_names or ()):
             continue
         if axis not in (mesh.mesh_dim_names or ()):
-            raise ValueError(f"the plan cuts over axis {axis!r}, but the mesh's axes are {mesh.mesh_dim_names}: name one "
-                             f"of them {axis!r}")
+            raise ValueError(f"the plan cuts over axis {axis!r}, but the mesh's axes are {mesh.mesh_dim_names}: name "
+                             f"one of them {axis!r}")
         if mesh.size(axis) != size:
             raise ValueError(f"the plan was made for {axis} {size}, but the mesh's axis {axis!r} has size "
                              f"{mesh.size(axis)}: plan again with tp={mesh.size(axis)}")

@@ -14,8 +14,8 @@
 """How much a rank holds and moves, by formulas, before anything runs.
 
 Parameters, gradients and optimizer moments are counted from the plan's slice maps. Activations follow Korthikanti et
-al. 2022, "Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198), equations 2, 4 and 6, which
-are for two-byte activations of a layer with s tokens, batch b, hidden h, a heads and t ranks::
+al. 2022, "Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198), equations 2, 4 and 6,
+which are for two-byte activations of a layer with s tokens, batch b, hidden h, a heads and t ranks::
 
     tensor parallel                    s·b·h·(10 + 24/t + 5·a·s/(h·t))
     tensor and sequence parallel       s·b·h/t·(34 + 5·a·s/h)
@@ -181,4 +181,5 @@ def recommend(model: Any, device_bytes: int, world: int, options: Dict[str, Any]
             reasons.append(f"{words}: fits, so that {world // tp} replicas share the data")
             return Recommendation(tp, world // tp, tuple(reasons))
         reasons.append(f"{words}: too much")
-    raise ValueError(f"no tensor-parallel size fits {size_words(device_bytes)} on {world} devices: {'; '.join(reasons)}")
+    raise ValueError(f"no tensor-parallel size fits {size_words(device_bytes)} on {world} devices: "
+                     f"{'; '.join(reasons)}")

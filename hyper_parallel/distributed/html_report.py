@@ -40,7 +40,8 @@ return (x<y?-1:x>y?1:0)*(down?-1:1)});body.replaceChildren(...found.map(r=>{cons
 r.cells.forEach((c,i)=>{const td=document.createElement('td');td.textContent=c;
 if(i==0)td.className='name';if(i==1||i==5)td.className='n';tr.append(td)});return tr}));
 shown.textContent=found.length+' of '+rows.length+' templates'}
-document.querySelectorAll('th').forEach((th,i)=>th.addEventListener('click',()=>{down=order===i&&!down;order=i;draw()}));
+document.querySelectorAll('th').forEach((th,i)=>th.addEventListener('click',()=>{
+down=order===i&&!down;order=i;draw()}));
 search.addEventListener('input',draw);draw();
 """
 
@@ -64,7 +65,8 @@ def html_report(plan: ShardingPlan) -> str:
     mesh = "".join(f"<div>tp {rank}<br><small>1/{plan.tp} of each cut weight</small></div>" for rank in range(plan.tp))
     lines = list(report.totals) + [f"{kind} ({count}): forward {forward}; backward {backward}"
                                    for kind, count, forward, backward in report.collectives]
-    lines += [f"large and whole: {line}" for line in report.large] + [f"decided by you: {line}" for line in report.overrides]
+    lines += [f"large and whole: {line}" for line in report.large]
+    lines += [f"decided by you: {line}" for line in report.overrides]
     lines += list(report.notes)
     listed = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
     head = "".join(f"<th>{name}</th>" for name in _COLUMNS)

@@ -49,7 +49,8 @@ class Overrides:
 
     Args:
         entries: `{match: GLOB, replicate: true}`, `{match: GLOB, fused_layout: NAME}`, `{match: GLOB, placement:
-            shard(0)}` or `{match: MODULE GLOB, tp_divide_attrs: [name]}`; or a mapping `{GLOB: replicate}`. Not modified.
+            shard(0)}` or `{match: MODULE GLOB, tp_divide_attrs: [name]}`; or a mapping `{GLOB: replicate}`. Not
+            modified.
 
     Raises:
         ValueError: an unknown key (the nearest known one is named) or a missing `match`.
@@ -124,8 +125,8 @@ def _from_pair(match: str, said) -> Dict[str, Any]:
         return {"match": match, "placement": said}
     if isinstance(said, Mapping):
         return {"match": match, **said}
-    raise ValueError(f"auto_tp_config.overrides: {match!r}: write replicate, a placement such as shard(0), or a mapping; "
-                     f"got {said!r}")
+    raise ValueError(f"auto_tp_config.overrides: {match!r}: write replicate, a placement such as shard(0), or a "
+                     f"mapping; got {said!r}")
 
 
 def _read_override(entry) -> Override:
@@ -138,8 +139,8 @@ def _read_override(entry) -> Override:
     said = dict(entry)
     attrs = said.get("tp_divide_attrs", ())
     if isinstance(attrs, str) or not isinstance(attrs, Sequence):
-        raise ValueError(f"auto_tp_config.overrides: tp_divide_attrs of {said['match']!r} is {attrs!r}: write a list of "
-                         "attribute names")
+        raise ValueError(f"auto_tp_config.overrides: tp_divide_attrs of {said['match']!r} is {attrs!r}: write a list "
+                         "of attribute names")
     said["tp_divide_attrs"] = tuple(attrs)
     override = Override(**said)
     if not isinstance(override.replicate, bool):

@@ -129,7 +129,8 @@ class PlacementFiller:
         shapes = {self._decisions[path].part: self._logical(path) for path in self._weights(boundary)}
         module = self._inventory.modules.get(boundary.path) or self._inventory.modules.get(
             boundary.entries[0] if boundary.entries else "")
-        return find_heads(boundary.path, shapes, self._inventory.facts_of(boundary.path), module.counts if module else {})
+        return find_heads(boundary.path, shapes, self._inventory.facts_of(boundary.path),
+                          module.counts if module else {})
 
     def _state(self, boundary: Boundary) -> StateGeometry:
         weights = self._weights(boundary)
@@ -168,8 +169,8 @@ class PlacementFiller:
             return None
         dim = placement.dim % len(record.shape)
         if placement.dim >= len(record.shape):
-            raise ValueError(f"auto_tp_config.overrides: {word!r}: {record.path!r} of shape {list(record.shape)} has no dim "
-                             f"{placement.dim}; valid: 0 to {len(record.shape) - 1}")
+            raise ValueError(f"auto_tp_config.overrides: {word!r}: {record.path!r} of shape {list(record.shape)} has "
+                             f"no dim {placement.dim}; valid: 0 to {len(record.shape) - 1}")
         self._check_divides(record.path, record.shape[dim], f"rows of dim {dim}", "placement")
         return SliceMap.plain(record.shape, dim, self._tp, AXIS).cuts[0]
 
@@ -213,8 +214,8 @@ class PlacementFiller:
         dim = {"a": len(record.shape) - 1, "b": 0}.get(
             decision.factor, max(range(len(record.shape)), key=lambda dim: record.shape[dim]))
         if record.shape[dim] != shape[base.dim]:
-            raise ValueError(f"{record.path!r} {list(record.shape)} does not fit the weight {decision.of!r} {list(shape)} "
-                             f"that it adapts: {record.shape[dim]} and {shape[base.dim]} differ")
+            raise ValueError(f"{record.path!r} {list(record.shape)} does not fit the weight {decision.of!r} "
+                             f"{list(shape)} that it adapts: {record.shape[dim]} and {shape[base.dim]} differ")
         return _along(base, dim)
 
     def _scale_cut(self, record: ParameterRecord, shape, base: Cut) -> Optional[Cut]:
@@ -227,8 +228,8 @@ class PlacementFiller:
             per_rank = section.padded * section.copies // base.sharers
             if section.rows % rows or per_rank % rows:
                 raise ValueError(
-                    f"{record.path!r}: blocks of {rows} rows share a scale, and a tensor parallel size of {self._tp} cuts "
-                    f"{per_rank} rows a rank: choose parallel_config.model_parallel so that {rows} divides "
+                    f"{record.path!r}: blocks of {rows} rows share a scale, and a tensor parallel size of {self._tp} "
+                    f"cuts {per_rank} rows a rank: choose parallel_config.model_parallel so that {rows} divides "
                     f"{section.rows} / model_parallel, or keep the module whole with auto_tp_config.overrides")
             sections.append(replace(section, rows=section.rows // rows, unit=max(1, section.unit // rows),
                                     padding=section.padding // rows))
@@ -254,8 +255,8 @@ class PlacementFiller:
                 return slice_layouts.kv_heads_alone(heads.heads, heads.kv_heads, 1, self._tp, 0)
         if size in (heads.head_dim, heads.value_dim) and heads.heads > 1:
             if any(segment.isdigit() for segment in record.owner[len(region.path):].split(".")):
-                raise ValueError(f"{record.owner!r} is one of a list of norms, one for each head, which this version cannot "
-                                 f"cut; keep the attention whole with auto_tp_config.overrides: "
+                raise ValueError(f"{record.owner!r} is one of a list of norms, one for each head, which this version "
+                                 f"cannot cut; keep the attention whole with auto_tp_config.overrides: "
                                  f"[{{match: \"{region.path}.*\", replicate: true}}]")
             return None
         if size == heads.heads * heads.head_dim:
@@ -295,8 +296,9 @@ class PlacementFiller:
 
     @staticmethod
     def _without_region(record: ParameterRecord, decision: Decision) -> str:
-        return (f"{record.path!r} has role {decision.role.name} ({decision.reasons[0]}), and no region around it says what "
-                f"meets it; keep it whole with auto_tp_config.overrides: [{{match: \"{record.path}\", replicate: true}}]")
+        return (f"{record.path!r} has role {decision.role.name} ({decision.reasons[0]}), and no region around it says "
+                f"what meets it; keep it whole with auto_tp_config.overrides: "
+                f"[{{match: \"{record.path}\", replicate: true}}]")
 
     def _feed_forward_cut(self, record, decision: Decision, out_dim: int, in_dim: int):
         part, stacked = decision.part, decision.stacked
@@ -373,8 +375,8 @@ class PlacementFiller:
             cut = state.vector_cut(record.shape, self._tp)
             if cut is not None:
                 return cut
-        raise ValueError(f"{record.path!r} {list(record.shape)}: its rows fit nothing of a {state.kind} layer of inner width "
-                         f"{state.inner} and {state.heads} heads; keep it whole with auto_tp_config.overrides: "
+        raise ValueError(f"{record.path!r} {list(record.shape)}: its rows fit nothing of a {state.kind} layer of inner "
+                         f"width {state.inner} and {state.heads} heads; keep it whole with auto_tp_config.overrides: "
                          f"[{{match: \"{region.path}.*\", replicate: true}}]")
 
     def _plain(self, record: ParameterRecord, dim: int, unit: int = 1) -> Cut:

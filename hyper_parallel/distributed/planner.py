@@ -26,7 +26,7 @@ from hyper_parallel.distributed.placements import AXIS, PlacementFiller
 from hyper_parallel.distributed.recipe_spec import ShardingPlan
 from hyper_parallel.distributed.repeats import expand_modules, expand_parameters, find_repeats, paused_collection
 from hyper_parallel.distributed.tensor_parallel import templates
-from hyper_parallel.distributed.tensor_parallel.evidence import EvidenceClassifier, is_registration_order
+from hyper_parallel.distributed.tensor_parallel.evidence import EvidenceClassifier
 
 __all__ = ["ShardingPlanner", "plan", "validate_model_compatibility"]
 
@@ -67,7 +67,7 @@ class ShardingPlanner:
         rules, overrides = read_user_words(self._rules, self._override_entries)
         repeats = find_repeats(whole, _marks(rules, overrides))
         inventory = repeats.reduced
-        decisions = EvidenceClassifier(inventory, rules, self._options.unknown, is_registration_order(inventory)).classify()
+        decisions = EvidenceClassifier(inventory, rules, self._options.unknown).classify()
         boundaries = find_boundaries(inventory, decisions) if self._options.tp > 1 else {}
         blocks, outside = split_blocks(inventory, boundaries)
         final_norm = self._final_norm(blocks, outside) if self._options.sequence_parallel and self._options.tp > 1 \
@@ -99,8 +99,8 @@ class ShardingPlanner:
         if not blocks or len(outside) != 1:
             raise ValueError(
                 "sequence_parallel: the activations are cut from the first block to the one norm after the last block; "
-                f"found {len(blocks)} blocks and {len(outside)} norms outside of them ({', '.join(outside) or 'none'}). "
-                "Set use_seq_parallel: false")
+                f"found {len(blocks)} blocks and {len(outside)} norms outside of them "
+                f"({', '.join(outside) or 'none'}). Set use_seq_parallel: false")
         return outside[0]
 
 
@@ -130,8 +130,8 @@ def _notes(parameters, boundaries, counts) -> tuple:
         notes.append(f"padded on the last ranks: {', '.join(padded)}; checkpoints stay unpadded")
     first = sum(counts[spec.path] for spec in parameters.values() if spec.first_rank_only)
     if first:
-        notes.append(f"{first} biases are added before a reduction: the first rank keeps them, the others hold zeros that "
-                     "have to stay zero")
+        notes.append(f"{first} biases are added before a reduction: the first rank keeps them, the others hold zeros "
+                     "that have to stay zero")
     kinds = sorted({boundary.kind for boundary in boundaries} - set(_PLAIN_KINDS))
     if kinds:
         notes.append(f"holds {', '.join(kinds)}")

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The plan folded for readers: one row per template, totals, collectives, what is whole and large, who overrode what."""
+"""The plan folded for readers: one row per template, totals, collectives, what is large and whole, what you said."""
 import math
 import re
 from dataclasses import dataclass, field

@@ -38,8 +38,8 @@ def check_supported(plan: ShardingPlan):
         raise NotImplementedError(
             f"the plan is complete, but this version cannot apply it: {missing[0]}{more}. Supported boundaries: "
             f"{', '.join(SUPPORTED_ROLES[:5])}; local computations: "
-            f"{', '.join(str(name) for name in SUPPORTED_LOCAL_COMPUTE if name)}. Keep what is not supported whole with "
-            "auto_tp_config.overrides: [{match: GLOB, replicate: true}]")
+            f"{', '.join(str(name) for name in SUPPORTED_LOCAL_COMPUTE if name)}. Keep what is not supported whole "
+            "with auto_tp_config.overrides: [{match: GLOB, replicate: true}]")
 
 
 def unsupported(plan: ShardingPlan) -> List[str]:

@@ -185,8 +185,8 @@ def _check_same_weights(first, second):
     others = dict(second.parameters_and_names())
     for path, parameter in first.parameters_and_names():
         if not np.array_equal(_to_numpy(parameter), _to_numpy(others[path])):
-            raise ValueError(f"build_model gave other weights the second time ({path!r}): draw them from MindSpore's or "
-                             "numpy's global generator, or load them, so that the same seed gives the same model")
+            raise ValueError(f"build_model gave other weights the second time ({path!r}): draw them from MindSpore's "
+                             "or numpy's global generator, or load them, so that the same seed gives the same model")
 
 
 def _difference(name: str, found: np.ndarray, reference: np.ndarray, scale: float, group) -> Difference:

@@ -116,8 +116,9 @@ def refusal(undecided: Sequence[Undecided]) -> str:
     more = [one.path for one in undecided[1:_MAX_LISTED]]
     others = f" Likewise {len(undecided) - 1} more: {', '.join(map(repr, more))}" + (
         ", …." if len(undecided) > _MAX_LISTED else ".") if more else ""
-    return (f"{first.describe()}{hint}{others} Say it with auto_tp_config.rules: [{{match: \"{first.path}\", role: ROLE}}] "
-            f"(roles: {', '.join(ParamRole.__members__)}), or set auto_tp_config.unknown: replicate")
+    return (f"{first.describe()}{hint}{others} Say it with auto_tp_config.rules: "
+            f"[{{match: \"{first.path}\", role: ROLE}}] (roles: {', '.join(ParamRole.__members__)}), or set "
+            "auto_tp_config.unknown: replicate")
 
 
 def same_cut(part: str, other: str) -> bool:

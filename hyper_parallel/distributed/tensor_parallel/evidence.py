@@ -115,7 +115,8 @@ class EvidenceClassifier:
             if fnmatch.fnmatchcase(unit.main.path, entry[0]):
                 part = entry[2] if len(entry) > 2 else parts.PART_OF_ROLE.get(entry[1]) or \
                     self._around.name_part(unit)[0] or default_part(entry[1], unit)
-                return self._ledger.decide(unit, part, f"family {self._around.facts.model_type}: '{entry[0]}'", role=entry[1])
+                why = f"family {self._around.facts.model_type}: '{entry[0]}'"
+                return self._ledger.decide(unit, part, why, role=entry[1])
         for glob, reason in self._around.adapter.whole:
             if any(fnmatch.fnmatchcase(prefix, glob) for prefix in ancestors(unit.path)) and unit.dims >= 1 and \
                     not words.is_norm(unit.name) and words.is_buffer(unit.segments) is None:
@@ -130,12 +131,13 @@ class EvidenceClassifier:
             return self._ledger.decide(unit, parts.OTHER, f"'{word}' is a buffer", role=ParamRole.SKIP)
         dtype = unit.main.dtype.lower()
         if not any(word in dtype for word in _FLOATS) and unit.dims <= 1:
-            return self._ledger.decide(unit, parts.OTHER, f"{unit.main.dtype} numbers are no weight", role=ParamRole.SKIP)
+            return self._ledger.decide(unit, parts.OTHER, f"{unit.main.dtype} numbers are no weight",
+                                       role=ParamRole.SKIP)
         if unit.is_bare and unit.name == "bias" and unit.dims >= 3:
             return self._ledger.decide(unit, parts.OTHER, "a mask, by its dims", role=ParamRole.SKIP)
         if words.side_state(unit.segments) and not words.is_norm(unit.name):
-            return self._ledger.decide(unit, parts.OTHER, f"'{words.side_state(unit.segments)}' has a handler of its own",
-                                role=ParamRole.SPECIAL)
+            why = f"'{words.side_state(unit.segments)}' has a handler of its own"
+            return self._ledger.decide(unit, parts.OTHER, why, role=ParamRole.SPECIAL)
         return False
 
     def _by_state(self, unit: Unit) -> bool:
@@ -150,10 +152,10 @@ class EvidenceClassifier:
                for member in self._around.by_path):
             return self._rwkv(unit, scope, why)
         below = [other for other in self._around.by_block[block_of(unit)] if other.path.startswith(f"{scope}.")]
-        matrices = [other for other in below if other.dims == 2]
+        matrices, hidden = [other for other in below if other.dims == 2], self._around.hidden
         outs = [other for other in matrices if other.name in ("out_proj", "o_proj", "output")] or [
-            other for other in matrices if other.shape[0] == self._around.hidden and other.shape[1] != self._around.hidden] or [
-                other for other in matrices if other.shape[0] == self._around.hidden]
+            other for other in matrices if other.shape[0] == hidden != other.shape[1]] or [
+                other for other in matrices if other.shape[0] == hidden]
         inner = outs[0].shape[1] if len(outs) == 1 else None
         if outs and unit is outs[0]:
             return self._ledger.decide(unit, parts.STATE_OUT, why, f"'{name}' leads out of it", region=scope)
@@ -167,10 +169,11 @@ class EvidenceClassifier:
         if unit.is_bare:
             return self._ledger.decide(unit, parts.STATE_VECTOR, why, region=scope)
         if name in ("x_proj", "dt_proj", "bcdt_proj"):
-            return self._ledger.decide(unit, parts.STATE_STEP if name == "dt_proj" else parts.STATE_SMALL, why, region=scope)
+            part = parts.STATE_STEP if name == "dt_proj" else parts.STATE_SMALL
+            return self._ledger.decide(unit, part, why, region=scope)
         if unit.dims != 2 or inner is None:
             return False
-        if name.startswith("in_proj") or self._around.name_part(unit)[0] is None and unit.shape[1] == self._around.hidden:
+        if name.startswith("in_proj") or self._around.name_part(unit)[0] is None and unit.shape[1] == hidden:
             return self._ledger.decide(unit, parts.STATE_IN, why, f"'{name}' leads into it", region=scope)
         return False
 
@@ -212,7 +215,8 @@ class EvidenceClassifier:
         if words.is_table(unit.segments) or words.is_table(unit.segments + ("",)):
             return self._ledger.decide(unit, parts.OTHER, "position, type or patch table")
         if dims >= 3 and not self._around.is_expert(unit) and not self._around.is_expert_shape(unit):
-            if unit.is_bare and dims == 3 and self._around.facts.experts is None and self._around.name_part(unit)[0] in parts.MLP_PARTS:
+            if unit.is_bare and dims == 3 and self._around.facts.experts is None and \
+                    self._around.name_part(unit)[0] in parts.MLP_PARTS:
                 return False
             if self._around.stands_outside(unit) or words.vision_segment(unit.segments) is not None:
                 return self._ledger.decide(unit, parts.OTHER, f"{dims} dims, outside of every block: a stem")
@@ -227,7 +231,8 @@ class EvidenceClassifier:
         if unit.shape[0] == 1 and not unit.is_bare and named is None and self._around.stands_outside(unit):
             return self._ledger.decide(unit, parts.OTHER, "one row: a value head")
         if named == parts.OTHER:
-            return self._ledger.decide(unit, parts.OTHER, f"'{'.'.join(unit.segments[-2:])}' stands before the output head")
+            return self._ledger.decide(unit, parts.OTHER,
+                                       f"'{'.'.join(unit.segments[-2:])}' stands before the output head")
         return False
 
     def _vector(self, unit: Unit, name: str) -> bool:

@@ -112,7 +112,8 @@ class Followers:
         unit = self._around.by_path.get(record.owner)
         decision = self._ledger.decisions.get(unit.main.path) if unit else None
         if decision is None or unit is None:
-            self._ledger.undecided[record.path] = Undecided(record.path, record.shape, "the weight that it scales is not decided")
+            self._ledger.undecided[record.path] = Undecided(record.path, record.shape,
+                                                            "the weight that it scales is not decided")
             return
         block = side_tensors.scale_block(unit.shape, record.shape, self._around.facts.quantised_block)
         if block is None and record.leaf not in ("k_scale", "v_scale", "input_scale"):

@@ -94,8 +94,9 @@ class GroupWitness:
             if unit.path not in verdict.parts:
                 continue
             part = verdict.parts[unit.path]
-            role = self._around.container_role(unit, part) or (
-                ParamRole.SHARED_EXPERT if part in parts.MLP_PARTS and self._around.stands_beside_experts(unit) else None)
+            role = self._around.container_role(unit, part)
+            if role is None and part in parts.MLP_PARTS and self._around.stands_beside_experts(unit):
+                role = ParamRole.SHARED_EXPERT
             self._ledger.decide(unit, part, verdict.reason, role=role)
             if unit.dims == 3:
                 decision = self._ledger.decisions[unit.main.path]
@@ -107,7 +108,8 @@ class GroupWitness:
         """Why a feed-forward layer of a model with experts may be one of them, or ""."""
         facts = self._around.facts
         if not facts.experts or not verdict.parts or not set(verdict.parts.values()) <= set(parts.MLP_PARTS) or \
-                self._around.is_expert(unit) or self._around.is_shared(unit) or self._around.stands_beside_experts(unit):
+                self._around.is_expert(unit) or self._around.is_shared(unit) or \
+                self._around.stands_beside_experts(unit):
             return ""
         if len(unit.number_segments) > 1:
             return f"a numbered module below a block, but not one of {facts.experts} experts of one make"
@@ -163,7 +165,8 @@ class GroupWitness:
             if self._around.stands_outside(unit) and not unit.number_segments:
                 positions = [size for size in (facts.positions, facts.source_positions, facts.token_types) if size]
                 if any(rows in (size, size + 2) for size in positions) and columns == hidden and rows != hidden:
-                    self._ledger.decide(unit, parts.OTHER, f"{rows} rows are the positions or types that the configuration gives")
+                    self._ledger.decide(unit, parts.OTHER,
+                                        f"{rows} rows are the positions or types that the configuration gives")
             elif facts.relative_buckets and facts.heads and set(unit.shape) == {facts.relative_buckets, facts.heads}:
                 self._ledger.decide(unit, parts.HEAD_TABLE, f"{rows} rows are the buckets, {columns} columns the heads")
             elif facts.experts and rows == facts.experts and columns == hidden and not unit.is_bare and \

@@ -23,9 +23,9 @@ _BLOCK = re.compile(r"(?:.*?\.)?\d+\.")
 def is_registration_order(inventory: Inventory) -> bool:
     """Are the parameters listed as their modules registered them?
 
-    Files list them by name. There a bias stands before its weight; without biases registration shows in the outline: the
-    vocabulary's table before the blocks and before other tables beside it, nothing of its size but the head after the
-    blocks, and all of a block's attention before its feed-forward layer.
+    Files list them by name. There a bias stands before its weight; without biases registration shows in the outline:
+    the vocabulary's table before the blocks and before other tables beside it, nothing of its size but the head after
+    the blocks, and all of a block's attention before its feed-forward layer.
     """
     if inventory.modules:
         return True

@@ -19,7 +19,8 @@ from hyper_parallel.distributed.inventory import ParameterRecord
 
 _LORA = re.compile(
     r"(?P<base>.+?)\.(?:(?P<a>lora_A|lora_a|mindpet_delta_lora_a|lora_embedding_A)|"
-    r"(?P<b>lora_B|lora_b|mindpet_delta_lora_b|lora_embedding_B)|(?P<m>lora_magnitude_vector))(?:\.[\w-]+)*?(?:\.weight)?$")
+    r"(?P<b>lora_B|lora_b|mindpet_delta_lora_b|lora_embedding_B)|(?P<m>lora_magnitude_vector))"
+    r"(?:\.[\w-]+)*?(?:\.weight)?$")
 _PACKED_LEAVES = ("qweight", "qzeros", "g_idx", "qscales", "absmax", "quant_map", "nested_absmax", "nested_quant_map",
                   "weight_packed", "weight_shape", "weight_zero_point", "SCB", "weight_format", "bitsandbytes__nf4",
                   "bitsandbytes__fp4", "scales", "zeros", "quant_state", "_blocks", "_scales", "weight_g_idx")

@@ -159,6 +159,6 @@ def find_state(path: str, inputs: List[Tuple[int, int]], convolution: Optional[i
         groups = facts.state_groups or (shared // facts.state_size if facts.state_size else 1)
         if heads > 0 and inner % heads == 0 and groups and shared % groups == 0:
             return StateGeometry(path, "mamba2", inner, heads, groups, shared // groups)
-    raise ValueError(f"{path!r}: input projections {inputs}, a convolution of {convolution} channels and an inner width of "
-                     f"{inner} fit no state-space layer that this version knows; keep it whole with "
+    raise ValueError(f"{path!r}: input projections {inputs}, a convolution of {convolution} channels and an inner "
+                     f"width of {inner} fit no state-space layer that this version knows; keep it whole with "
                      f"auto_tp_config.overrides: [{{match: \"{path}.*\", replicate: true}}]")

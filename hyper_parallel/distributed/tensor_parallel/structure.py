@@ -101,7 +101,8 @@ def experts_in_out(unit: Unit, part: str, hidden: Optional[int]) -> bool:
 def _meaning(assignment: Assignment, shapes) -> frozenset:
     """Readings that cut every weight alike are one reading: two column weights of one shape may swap names."""
     column = (parts.QUERY, parts.KEY, parts.VALUE, parts.GATE, parts.UP)
-    is_grouped = len({shapes[path][0] for path, part in assignment if part in (parts.QUERY, parts.KEY, parts.VALUE)}) > 1
+    heads = (parts.QUERY, parts.KEY, parts.VALUE)
+    is_grouped = len({shapes[path][0] for path, part in assignment if part in heads}) > 1
     meaning = set()
     for path, part in assignment:
         if part in (parts.KEY, parts.VALUE) and is_grouped:

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What stands around a unit: its block, its experts, the widths of its tower. Facts about the whole, asked by witnesses."""
+"""What stands around a unit: its block, its experts, the widths of its tower. Facts that witnesses ask for."""
 from collections import Counter
 from typing import Dict, List, Optional, Tuple
 

@@ -73,7 +73,8 @@ class WidthWitness:
         if any(unit.dims != 2 for unit in group):
             bad = True
         else:
-            verdict = structure.solve(group, self._around.facts_of(group[0]), self._around.width(group[0]), False, expert=True)
+            verdict = structure.solve(group, self._around.facts_of(group[0]), self._around.width(group[0]), False,
+                                      expert=True)
             bad = not verdict.parts
         for unit in group:
             old = self._ledger.decisions.pop(unit.main.path)
@@ -87,7 +88,8 @@ class WidthWitness:
 
     def _find_fused(self, unit: Unit, decision: Decision):
         """A column weight twice as wide as its row weight reads is gate and up in one."""
-        around = self._around.by_scope[unit.scope] if self._around.is_expert(unit) else self._around.by_block[block_of(unit)]
+        is_expert = self._around.is_expert(unit)
+        around = self._around.by_scope[unit.scope] if is_expert else self._around.by_block[block_of(unit)]
         siblings = [other for other in around if other.dims == unit.dims and other is not unit
                     and other.main.path in self._ledger.decisions
                     and self._ledger.decisions[other.main.path].part in parts.MLP_PARTS
@@ -122,8 +124,8 @@ class WidthWitness:
             return  # value heads of another width than key heads
         for unit in group:
             old = self._ledger.decisions.pop(unit.main.path)
-            self._ledger.give_up(unit, f"the name says {old.part}, but the widths around it ({self._shape_words(group)}) do not "
-                                "make an attention")
+            self._ledger.give_up(unit, f"the name says {old.part}, but the widths around it "
+                                f"({self._shape_words(group)}) do not make an attention")
 
     @staticmethod
     def _shape_words(group: List[Unit]) -> str:

@@ -110,7 +110,8 @@ _WHOLE_WORDS = frozenset((
     "mm_input_projection_weight", "patch_merger", "vision_adapter", "connector", "mlp1", "modality_projection",
     "final_logits_bias", "embeddings_project", "rank_head", "probe", "image_newline", "view_separator",
     "per_layer_model_projection", "audio_proj", "conv_proj", "deepstack_merger_list", "vision_projector",
-    "embedding_hidden_mapping_in", "cls_head", "scoring_head", "speech_projector", "encoder_projection", "layer_weights"))
+    "embedding_hidden_mapping_in", "cls_head", "scoring_head", "speech_projector", "encoder_projection",
+    "layer_weights"))
 # never trained and never cut: caches, counters, precomputed tables
 _BUFFER_WORDS = frozenset((
     "inv_freq", "masked_bias", "position_ids", "tokens_per_expert", "expert_bias", "expert_load", "fi_accu", "tid2eid",

@@ -134,7 +134,8 @@ def test_f01_an_uneven_vocabulary_is_padded_or_refused():
     ([{"match": "*", "replicate": "yes"}], "write true or false"), ([{"match": "*"}], "says nothing"),
     ([{"match": "*", "placement": "partial"}], "cut or whole, never partial"),
     ([{"match": "*", "tp_divide_attrs": "heads"}], "list of attribute names"),
-    ([{"match": "lm_head.weight", "placement": "shard(7)"}], "has no dim 7|dim"), ({"lm_head.weight": 3}, "write replicate")])
+    ([{"match": "lm_head.weight", "placement": "shard(7)"}], "has no dim 7|dim"),
+    ({"lm_head.weight": 3}, "write replicate")])
 def test_b04_overrides_that_decide_nothing_or_cannot_be_meant(overrides, said):
     with pytest.raises(ValueError, match=said):
         plan(record(LLAMA), tp=2, overrides=overrides)
@@ -197,7 +198,8 @@ def test_validate_model_compatibility_names_the_field(config, sizes, said):
 
 def test_large_whole_weights_are_listed():
     made = plan(record({**LLAMA, "model.multi_modal_projector.linear.weight": (2048, 2048)}), tp=2)
-    assert [spec.path for spec in large_whole(made.parameters.values())] == ["model.multi_modal_projector.linear.weight"]
+    assert [spec.path for spec in large_whole(made.parameters.values())] == [
+        "model.multi_modal_projector.linear.weight"]
     assert "large and whole: model.multi_modal_projector.linear.weight" in made.explain()
 
 

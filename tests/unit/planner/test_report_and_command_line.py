@@ -125,8 +125,8 @@ def test_differences_of_two_plans():
     other = plan(inventories.folders()["qwen3"], tp=2)
     assert any(line.startswith("+ ") for line in diff_plans(two, other))
     assert any(line.startswith("- ") for line in diff_plans(other, two))
-    biased = diff_plans(plan(record(LLAMA), tp=2), plan(record({**LLAMA, "model.layers.0.self_attn.o_proj.bias": (64,)}),
-                                                       tp=2))
+    with_bias = record({**LLAMA, "model.layers.0.self_attn.o_proj.bias": (64,)})
+    biased = diff_plans(plan(record(LLAMA), tp=2), plan(with_bias, tp=2))
     assert any(line.startswith("boundary model.layers.0.self_attn: attention") for line in biased)
 
 
@@ -139,7 +139,8 @@ def test_estimate_counts_bytes_from_the_plan_and_wire_from_the_templates():
     assert found.total == found.parameters + found.gradients + found.optimizer + found.activations
     cut = plan(inventories.folders()["qwen2"], tp=2, sequence_parallel=True)
     assert estimate(cut, 64, 4, 2, sequence=8).activations == round(2 * 8 * 64 / 2 * (34 + 5 * 4 * 8 / 64))
-    sizes = [estimate(made, 64, 4, 2, sequence=512, recompute=word).activations for word in ("none", "attention", "full")]
+    sizes = [estimate(made, 64, 4, 2, sequence=512, recompute=word).activations
+             for word in ("none", "attention", "full")]
     assert sizes == sorted(sizes, reverse=True)
     with pytest.raises(ValueError, match="valid are none, attention, full"):
         estimate(made, 64, 4, 2, recompute="some")
@@ -181,7 +182,8 @@ def run(capsys, *words):
 
 def test_plan_prints_and_writes(capsys, tmp_path, llama_file):
     json_file, page = tmp_path / "out" / "plan.json", tmp_path / "out" / "plan.html"
-    code, out, _ = run(capsys, "plan", "--model", llama_file, "--tp", "2", "--json", str(json_file), "--html", str(page))
+    code, out, _ = run(capsys, "plan", "--model", llama_file, "--tp", "2", "--json", str(json_file),
+                       "--html", str(page))
     assert code == DONE and "model.layers.[0-1].self_attn.q_proj.weight" in out and page.is_file()
     assert ShardingPlan.load(json_file).tp == 2
     code, out, _ = run(capsys, "plan", "--model", llama_file, "--tp", "4", "--diff", str(json_file))
@@ -223,7 +225,8 @@ def test_a_refused_plan_still_writes_what_is_decided(capsys, tmp_path):
     (["plan", "--model", "LLAMA", "--tp", "two"], USAGE, "positive integer"),
     (["plan", "--model", "LLAMA", "--tp", "auto"], USAGE, "--device-memory"),
     (["plan", "--model", "LLAMA", "--tp", "3"], REFUSED, "valid sizes: 1, 2, 4"),
-    (["plan", "--model", "LLAMA", "--frob"], USAGE, "unrecognized"), (["frob"], USAGE, "invalid choice"), ([], USAGE, ""),
+    (["plan", "--model", "LLAMA", "--frob"], USAGE, "unrecognized"), (["frob"], USAGE, "invalid choice"),
+    ([], USAGE, ""),
     (["explain", "lm_head.weight"], USAGE, "one of --model and --plan"), (["--help"], DONE, ""),
     (["plan", "--model", "LLAMA", "--config", "none.yaml"], REFUSED, "no configuration")])
 def test_exit_codes(capsys, llama_file, words, code, said):

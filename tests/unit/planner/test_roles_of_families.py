@@ -111,8 +111,8 @@ def test_b06_a_large_weight_outside_of_blocks_is_refused_not_replicated():
 def test_b07_five_things_called_gate():
     found, undecided = roles(record({
         **LLAMA, "model.layers.0.self_attn.gate_proj.weight": (64, 64), "model.layers.1.mlp.gate.weight": (8, 64),
-        "model.layers.1.mlp.gate.e_score_correction_bias": (8,), "model.layers.1.mlp.shared_expert_gate.weight": (1, 64)},
-                                    num_experts=8))
+        "model.layers.1.mlp.gate.e_score_correction_bias": (8,),
+        "model.layers.1.mlp.shared_expert_gate.weight": (1, 64)}, num_experts=8))
     assert not undecided
     assert found["model.layers.1.mlp.gate.weight"] == "MOE_GATE"
     assert found["model.layers.0.mlp.gate_proj.weight"] == "COLWISE"

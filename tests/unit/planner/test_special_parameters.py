@@ -75,7 +75,8 @@ def test_i03_latents_stay_whole_and_heads_are_cut():
     made = plan(inventories.folders()["deepseek_v3"], tp=2)
     for name, local, summed in (("q_a_proj", (16, 64), True), ("kv_a_proj_with_mqa", (24, 64), True),
                                 ("q_a_layernorm", (16,), True), ("kv_a_layernorm", (16,), True),
-                                ("q_b_proj", (32, 16), False), ("kv_b_proj", (48, 16), False), ("o_proj", (64, 32), False)):
+                                ("q_b_proj", (32, 16), False), ("kv_b_proj", (48, 16), False),
+                                ("o_proj", (64, 32), False)):
         spec = made.parameters[f"{ATTENTION}.{name}.weight"]
         assert spec.local_shape == local and spec.grad_sum_axes == (("tp",) if summed else ()), name
     assert sections(made.parameters[f"{ATTENTION}.kv_b_proj.weight"]) == [(96, 24, 1)]

@@ -69,7 +69,8 @@ def test_m8_nonsense_names_in_registration_order_are_recovered(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_m8_nonsense_names_are_never_silently_wrong(family, containers):
     data = inventories.of_rows(family, inventories.config_of(family))
-    assert shares(data, {parameter: role for parameter, _, role in inventories.known_roles()[family]}, containers)[1] == []
+    truth = {parameter: role for parameter, _, role in inventories.known_roles()[family]}
+    assert shares(data, truth, containers)[1] == []
 
 
 @pytest.mark.parametrize("containers", [False, True])
