@@ -21,6 +21,7 @@ import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from hyper_parallel.core import dtensor as package
+from hyper_parallel.core.distributed_checkpoint import global_layout
 from hyper_parallel.core.dtensor import creation, device_mesh
 from hyper_parallel.core.dtensor.device_mesh import DeviceMesh
 from hyper_parallel.core.dtensor.dispatch import SkipDTensorDispatch, dispatch_is_skipped
@@ -385,3 +386,17 @@ def test_detached():
     assert not isinstance(stored.detach(), Parameter) and stored.detach().placements == (R,)
     gradient = ms.grad(lambda x: (DTensor(x, ALONE, (R,)).detach().to_local() * x).sum())(Tensor(numbers(2)))
     np.testing.assert_array_equal(gradient.asnumpy(), numbers(2))
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_uneven_parts_are_kept_out_of_checkpoints(rows, monkeypatch):
+    """A tensor map would tell the loader wrong offsets."""
+    monkeypatch.setattr(global_layout, "get_group_size", lambda: 2)
+    cell = nn.Cell()
+    cell.insert_param_to_cell("weight", Parameter(DTensor.from_local(Tensor(numbers(-(-rows // 2), 2)), PAIR, (S(0),),
+                                                                     shape=(rows, 2)), name="weight"))
+    if rows == 4:
+        assert global_layout.get_global_layout(cell)["1"]["weight"]["tensor_map"] == (0, -1)
+    else:
+        with pytest.raises(ValueError, match="'weight' lies in uneven parts.*dim 0 of size 5"):
+            global_layout.get_global_layout(cell)

@@ -28,6 +28,11 @@ def _describe(parameter) -> Dict:
             f"parameter {parameter.name!r} is laid out as {parameter.slice_map.describe()}, which a tensor map cannot "
             "express: turn off checkpoint.enable_save, or choose a tensor parallel size that needs no copies or padding")
     layout = parameter.layout
+    try:
+        layout.get_local_shape(parameter.shape)
+    except ValueError as error:
+        raise ValueError(f"parameter {parameter.name!r} lies in uneven parts, which a tensor map cannot express ({error}): "
+                         "choose sizes that divide, or turn off checkpoint.enable_save") from None
     facts.update(device_matrix=tuple(layout.mesh_shape), tensor_map=tuple(layout.tensor_map),
                  interleaved_parallel=False, alias_name=tuple(layout.alias_name), rank_list=tuple(layout.rank_list))
     return facts
@@ -46,7 +51,7 @@ def get_global_layout(cell) -> Dict[str, Dict[str, Dict]]:
         device_matrix, tensor_map, interleaved_parallel, alias_name and rank_list.
 
     Raises:
-        ValueError: a parameter's parts cannot be told by a tensor map (KV copies, padding, cut sections).
+        ValueError: a parameter's parts cannot be told by a tensor map (KV copies, padding, cut sections, uneven parts).
     """
     world = range(get_group_size())
     layouts: Dict[str, Dict[str, Dict]] = {str(other): {} for other in world}
