@@ -31,7 +31,8 @@ from hyper_parallel.core.dtensor.ops.indexing import SliceKey
 
 _skip_depth = 0
 _plans: Dict[tuple, Plan] = {}
-_make_subclass = Tensor._make_subclass
+# The types of MindSpore's own operators, which see the storage of a DTensor and never its Python side.
+_native = set()
 
 
 class _Unbound:
@@ -109,13 +110,15 @@ def dispatch(func, args, kwargs=None):
     if kwargs or args and isinstance(args[0], Primitive):
         return _dispatch_any(func, args, kwargs or {})
     key, locals_, source, dtensor = [func.name], [], None, _DTensor
+    native = type(func) in _native
     for arg in args:
         if isinstance(arg, dtensor):
             try:
                 key.append(arg._lay)
             except AttributeError:
                 key.append(lay_of(arg))
-            locals_.append(arg._local)
+            # A result that nobody has asked for its local part is its own storage.
+            locals_.append(arg.__dict__.get("_local", arg) if native else arg._local)
             source = arg
         elif isinstance(arg, Tensor):
             key.append((arg.shape, arg.dtype))
@@ -139,12 +142,14 @@ def dispatch(func, args, kwargs=None):
         locals_[1:] = plan.rest
     with NoFallbackGuard():
         result = func(*locals_)
-    made = _make_subclass(dtensor, result)
-    attributes = made.__dict__
+    if type(result) is not Tensor or any(result is local for local in locals_):
+        return plan.label(result, source, locals_)
+    # Not a new object around it: that would wait for the operator.
+    result.__class__ = dtensor
+    attributes = result.__dict__
     attributes.update(plan.template)
-    attributes["_local"] = result
     attributes["_hooks"] = source._hooks or _hooks()
-    return made
+    return result
 
 
 def _dispatch_any(func, args, kwargs):
@@ -158,11 +163,13 @@ def _dispatch_any(func, args, kwargs):
     if kwargs:
         key.extend((name, _key(value, tensors)) for name, value in kwargs.items())
     key = tuple(key)
+    if type(func).__module__ == "mindspore._c_expression":
+        _native.add(type(func))
     plan = _plans.get(key)
     if plan is None:
         if len(_plans) >= CACHE_LIMIT:
             _plans.clear()
-        plan = _plans[key] = make_plan(func.name, args, kwargs, tensors, primitive, _DTensor)
+        plan = _plans[key] = make_plan(func.name, args, kwargs, tensors, primitive, _DTensor, _hooks)
     return plan.run(func, head, args, kwargs, tensors)
 
 

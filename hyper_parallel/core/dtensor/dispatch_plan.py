@@ -60,21 +60,23 @@ class Plan:
             `template` then holds its attributes but for the local part.
     """
 
-    def __init__(self, spec: Spec, mesh, decided, cut: Cut, dtensor_class):
+    def __init__(self, spec: Spec, mesh, decided, cut: Cut, dtensor_class, hooks):
         self._spec, self._mesh, self._results, self._cut = spec, mesh, decided.results, cut
-        self._dtensor = dtensor_class
+        self._dtensor, self._hooks = dtensor_class, hooks
         self.direct, self.template = False, None
         self._moves: List[tuple] = []
         self._compute = spec.compute(cut) if spec.compute else None
         changed = bool(cut.labels)
         self.rest = spec.rest(cut) if spec.rest and changed else None
         self._replace = spec.replace(cut) if spec.replace and changed else None
-        self._templates: Dict[tuple, dict] = {}
+        self._templates: Dict[int, dict] = {}
 
     def moves(self, operands: Sequence[Operand], targets: Sequence[tuple]) -> None:
-        """Notes which operands have to be brought to other placements first."""
+        """Notes which operands have to be brought to other placements first; an axis of one rank moves nothing."""
+        sizes = self._mesh.mesh_shape
         self._moves = [(operand.index, operand.plain, target) for operand, target in zip(operands, targets)
-                       if target != operand.placements]
+                       if any(size > 1 and here != there
+                              for size, here, there in zip(sizes, operand.placements, target))]
 
     def run(self, func, head, args, kwargs, tensors):
         """Carries the call out; `tensors` are those among the arguments, in order."""
@@ -88,7 +90,8 @@ class Plan:
         for tensor in tensors:
             if isinstance(tensor, dtensor):
                 source = tensor
-        feed = iter([tensor._local if isinstance(tensor, dtensor) else tensor for tensor in feed])
+        locals_ = [tensor._local if isinstance(tensor, dtensor) else tensor for tensor in feed]
+        feed = iter(locals_)
         local_args = [_localize(arg, feed) for arg in args]
         local_kwargs = {name: _localize(value, feed) for name, value in kwargs.items()}
         if self.rest is not None:
@@ -104,11 +107,11 @@ class Plan:
         if self._spec.inplace:
             return tensors[0]
         if isinstance(result, Tensor):
-            made = self._wrap(result, 0, source)
+            made = self.label(result, source, locals_)
             if not head and not kwargs and self.template is None:
                 self._simplify(made, tensors, args)
             return made
-        return _rebuild(result, itertools.count(), lambda local, number: self._wrap(local, number, source))
+        return _rebuild(result, itertools.count(), lambda local, number: self.label(local, source, locals_, number))
 
     def _simplify(self, made, tensors, args):
         """Takes the fast path from now on, where nothing but the operator itself has to run."""
@@ -116,20 +119,32 @@ class Plan:
         self.template = {name: value for name, value in made.__dict__.items() if name not in ("_local", "_hooks")}
         self.direct = not (nested or self._moves or self._compute or self._replace)
 
-    def _wrap(self, local, number, source):
-        """A result as a DTensor; result `number` of those that the operator returns."""
-        known = (number, tuple(local.shape))
-        template = self._templates.get(known)
+    def label(self, local, source, operands, number=0):
+        """A result as a DTensor.
+
+        Args:
+            local: the operator's result on this rank.
+            source: a DTensor among the operands.
+            operands: what went into the operator; a result that is one of them stays what it is.
+            number: the result's position among those that the operator returns.
+        """
+        template = self._templates.get(number)
         if template is None:
             made = self._first(local, number)
             lay_of(made)
-            self._templates[known] = {name: value for name, value in made.__dict__.items()
-                                      if name not in ("_local", "_hooks")}
+            self._templates[number] = {name: value for name, value in made.__dict__.items()
+                                       if name not in ("_local", "_hooks")}
+        elif type(local) is Tensor and all(local is not operand for operand in operands):
+            # Not a new object around it: that would wait for the operator.
+            made = local
+            made.__class__ = self._dtensor
+            made.__dict__.update(template)
         else:
+            local = local._local if isinstance(local, self._dtensor) else local
             made = Tensor._make_subclass(self._dtensor, local)
             made.__dict__.update(template)
             made._local = local
-        made._hooks = source._hooks or made._hooks
+        made._hooks = source._hooks or self._hooks()
         return made
 
     def _first(self, local, number):
@@ -165,7 +180,7 @@ def _rebuild(result, numbers, make):
     return result
 
 
-def make_plan(name: str, args, kwargs, tensors, primitive, dtensor_class) -> Plan:
+def make_plan(name: str, args, kwargs, tensors, primitive, dtensor_class, hooks=None) -> Plan:
     """Asks the rule.
 
     Args:
@@ -175,6 +190,7 @@ def make_plan(name: str, args, kwargs, tensors, primitive, dtensor_class) -> Pla
         tensors: those among the arguments, in order.
         primitive: of a legacy operator, else None.
         dtensor_class: DTensor.
+        hooks: gives what a DTensor holds on to.
 
     Raises:
         NotImplementedError: no rule for these arguments.
@@ -200,7 +216,7 @@ def make_plan(name: str, args, kwargs, tensors, primitive, dtensor_class) -> Pla
             f"operator {name} writes into {describe(tensors[0])} and cannot with {_others(tensors)}: redistribute the "
             "first tensor to placements in which it can be written, or write to its to_local()") from None
     cut = decided.cut(spec, mesh.mesh_shape, mesh.get_coordinate() or (0,) * mesh.ndim)
-    plan = Plan(spec, mesh, decided, cut, dtensor_class)
+    plan = Plan(spec, mesh, decided, cut, dtensor_class, hooks)
     plan.moves(operands, decided.targets)
     return plan
 
