@@ -17,8 +17,9 @@
 
 The baseline is the same operator on the local tensors, in the same process, alternating with the measured one round by
 round; the figures are medians over the rounds. PyNative launches asynchronously: `launch` is the time until the call
-returns, measured with the queue drained between rounds; `complete` includes the drain, so it is what the device needs
-when that is longer. One process, a mesh of one rank: no collective runs.
+returns, measured with the queue drained between rounds; `cpu` is the calling thread's own processor time in it, which
+other processes on the machine disturb less; `complete` includes the drain, so it is what the device needs when that is
+longer. One process, a mesh of one rank: no collective runs.
 """
 import argparse
 import gc
@@ -35,30 +36,35 @@ from hyper_parallel.core.dtensor.device_mesh import init_device_mesh
 from hyper_parallel.core.dtensor.dtensor import DTensor
 from hyper_parallel.core.dtensor.placement_types import Shard
 
+KINDS = ("launch", "cpu", "complete")
+
 
 def seconds_per_call(function, calls):
-    """`(launch, complete)` of one round."""
+    """`(launch, cpu, complete)` of one round."""
     mindspore.runtime.synchronize()
-    start = time.perf_counter()
+    start, busy = time.perf_counter(), time.thread_time()
     for _ in range(calls):
         function()
-    launched = time.perf_counter()
+    launched, busy = time.perf_counter() - start, time.thread_time() - busy
     mindspore.runtime.synchronize()
-    return (launched - start) / calls, (time.perf_counter() - start) / calls
+    return launched / calls, busy / calls, (time.perf_counter() - start) / calls
+
+
+def medians(name, pairs):
+    """Medians in microseconds of the baseline, of the measured one, and of the paired difference."""
+    row = {"operator": name}
+    for position, kind in enumerate(KINDS):
+        row[kind] = {"bare": 1e6 * statistics.median(first[position] for first, _ in pairs),
+                     "measured": 1e6 * statistics.median(second[position] for _, second in pairs),
+                     "above": 1e6 * statistics.median(second[position] - first[position] for first, second in pairs)}
+    return row
 
 
 def compare(name, bare, measured, rounds, calls):
-    """Medians in microseconds of the baseline, of the measured one, and of the paired difference."""
+    """A row of the table."""
     for function in (bare, measured):
         seconds_per_call(function, calls)
-    pairs = [(seconds_per_call(bare, calls), seconds_per_call(measured, calls)) for _ in range(rounds)]
-    row = {"operator": name}
-    for position, kind in enumerate(("launch", "complete")):
-        row[kind] = {
-            "bare": 1e6 * statistics.median(first[position] for first, _ in pairs),
-            "measured": 1e6 * statistics.median(second[position] for _, second in pairs),
-            "above": 1e6 * statistics.median(second[position] - first[position] for first, second in pairs)}
-    return row
+    return medians(name, [(seconds_per_call(bare, calls), seconds_per_call(measured, calls)) for _ in range(rounds)])
 
 
 def dispatched_rows(rounds, calls):
@@ -74,8 +80,8 @@ def dispatched_rows(rounds, calls):
         "x + plain": (lambda: local + local, lambda: x + local),
         "sum(x, -1)": (lambda: mint.sum(local, -1), lambda: mint.sum(x, -1)),
         "x.reshape(8, 4)": (lambda: local.reshape(8, 4), lambda: x.reshape(8, 4)),
-        "x @ plain": (lambda: mint.matmul(local, weight), lambda: mint.matmul(x, weight)),
-        "x[0]": (lambda: local[:, 0], lambda: x[:, 0]),
+        "matmul(x, plain)": (lambda: mint.matmul(local, weight), lambda: mint.matmul(x, weight)),
+        "x[:, 0]": (lambda: local[:, 0], lambda: x[:, 0]),
     }
     return [compare(name, bare, measured, rounds, calls) for name, (bare, measured) in cases.items()]
 
@@ -104,22 +110,16 @@ def plain_rows(rounds, calls):
             covered()
             pairs.append((bare, seconds_per_call(function, calls)))
         without()
-        rows.append({"operator": name, **{
-            kind: {"bare": 1e6 * statistics.median(first[position] for first, _ in pairs),
-                   "measured": 1e6 * statistics.median(second[position] for _, second in pairs),
-                   "above": 1e6 * statistics.median(second[position] - first[position] for first, second in pairs)}
-            for position, kind in enumerate(("launch", "complete"))}})
+        rows.append(medians(name, pairs))
     return rows
 
 
 def table(title, rows):
     """The rows as text."""
-    lines = [title, f"{'operator':18}{'launch: bare':>14}{'measured':>10}{'above':>8}{'complete: bare':>17}{'measured':>10}"
-                    f"{'above':>8}   (microseconds)"]
+    lines = [title, f"{'microseconds':18}" + "".join(f"{kind + ': bare':>16}{'measured':>10}{'above':>8}" for kind in KINDS)]
     for row in rows:
-        launch, complete = row["launch"], row["complete"]
-        lines.append(f"{row['operator']:18}{launch['bare']:14.1f}{launch['measured']:10.1f}{launch['above']:8.1f}"
-                     f"{complete['bare']:17.1f}{complete['measured']:10.1f}{complete['above']:8.1f}")
+        lines.append(f"{row['operator']:18}" + "".join(
+            f"{row[kind]['bare']:16.1f}{row[kind]['measured']:10.1f}{row[kind]['above']:8.1f}" for kind in KINDS))
     return "\n".join(lines)
 
 
