@@ -400,3 +400,10 @@ def test_uneven_parts_are_kept_out_of_checkpoints(rows, monkeypatch):
     else:
         with pytest.raises(ValueError, match="'weight' lies in uneven parts.*dim 0 of size 5"):
             global_layout.get_global_layout(cell)
+
+
+def test_explaining_a_dtensor_knows_its_shape_and_dtype():
+    made = DTensor.from_local(Tensor(numbers(2, 4)).astype(ms.float16), PAIR, (S(0),))
+    told = package.explain_redistribute(made, (S(1),))
+    assert told.wire_bytes == 8 / 2 * 2 and [step.kind for step in told.steps] == ["all_to_all"]
+    assert [step.what for step in package.explain_redistribute(made, (P,)).steps] == ["dim 0"]

@@ -152,6 +152,19 @@ def test_all_pairs_of_layouts(mesh_shape, shape, monkeypatch):
             sum((array * item).sum() for array, item in zip(arrays, back))), (before, after)
 
 
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
+def test_empty_tensors_only_change_their_shape(shape, monkeypatch):
+    """Nothing is sent, and what comes back has the shape of what went out."""
+    ranks, mesh = Ranks(3, monkeypatch), DeviceMesh("cpu", (3,), ("tp",))
+    monkeypatch.setattr(module, "make", lambda *_, **__: lambda x: pytest.fail("a collective of nothing"))
+    for before, after in itertools.product(layouts_of(1), repeat=2):
+        arrays = list(World(shape, (3,), before).arrays.values())
+        src, dst = spell(before, (3,)), spell(after, (3,))
+        outs, _, back = both_ways(ranks, lambda rank: module._steps_between(shape, mesh, src, mesh, dst), arrays)
+        assert [out.shape for out in outs] == [item.shape for item in World(shape, (3,), after).arrays.values()]
+        assert [item.shape for item in back] == [item.shape for item in arrays]
+
+
 def test_average(monkeypatch):
     ranks, mesh = Ranks(2, monkeypatch), DeviceMesh("cpu", (2,), ("tp",))
     arrays = [np.array([2.0, 4.0]), np.array([6.0, 8.0])]

@@ -54,9 +54,8 @@ def common_mesh(first: DeviceMesh, second: DeviceMesh) -> Optional[CommonMesh]:
         return CommonMesh(first, own, own)
     if ranks_of(first) != ranks_of(second):
         return None
+    # a root covers its ranks at once, whichever sub-meshes these are
     base = next((mesh for mesh in (first, second) if covers_at_once(mesh)), first.root_mesh)
-    if not covers_at_once(base):
-        return None
     position = {rank: place[1] for rank, place in base._places.items()}
     strides = [_strides(mesh, position) for mesh in (first, second)]
     if None in strides:
