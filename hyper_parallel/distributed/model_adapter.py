@@ -36,8 +36,6 @@ class ModelAdapterSpec:
         whole: globs of modules that stay whole on every rank, with the reason.
         head_arguments: `{argument of an attention's forward: the dim that counts heads}`.
         head_module: path of the output head where its weight is the embedding's.
-        parallel_block: attention and feed-forward layer read the same input and are summed.
-        refuse: says why this version refuses a model, from its facts; None plans it.
 
     Examples:
         >>> ModelAdapterSpec(("phi3",), qkv_layout="sections", gate_up_layout="halves")
@@ -54,8 +52,6 @@ class ModelAdapterSpec:
     whole: Tuple[Tuple[str, str], ...] = ()
     head_arguments: Mapping[str, int] = None
     head_module: Optional[str] = None
-    parallel_block: bool = False
-    refuse: Optional[Callable[[ModelFacts], Optional[str]]] = None
 
     def qkv(self, facts: ModelFacts) -> Optional[str]:
         """The arrangement of its fused qkv weights."""

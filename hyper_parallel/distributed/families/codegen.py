@@ -14,7 +14,4 @@
 """CodeGen keeps four blocks of `[q v k]`."""
 from hyper_parallel.distributed.model_adapter import ModelAdapterSpec
 
-ADAPTERS = (
-    ModelAdapterSpec(("codegen",), ("CodeGenForCausalLM",), qkv_layout="four_blocks", parallel_block=True),
-    ModelAdapterSpec(("gptj", "phi", "cohere", "cohere2"), ("GPTJForCausalLM", "PhiForCausalLM"), parallel_block=True),
-)
+ADAPTERS = (ModelAdapterSpec(("codegen",), ("CodeGenForCausalLM",), qkv_layout="four_blocks"),)

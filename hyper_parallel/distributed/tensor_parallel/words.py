@@ -41,7 +41,7 @@ _NOT_NORM = re.compile(r"norm_attn_norm|.*normalizer")
 _TABLE = re.compile(
     r"wpe|.*position_?embed.*|.*pos_?embed.*|embed_positions?|.*positional_embed.*|token_type_embeddings?|"
     r"type_embeddings?|segment_embeddings?|.*patch_embed.*|class_embedding|cls_token|mask_token|position_ids|"
-    r"position_embeddings?|positions_embed|word_type_embeddings?|query_tokens|"
+    r"position_embeddings?|positions_embed|word_type_embeddings?|query_tokens|distance_embedding|"
     r"pre_tile_.*|post_tile_.*|.*tile_embedding|gate_positional_embedding|.*_position_table")
 
 _WORDS: Dict[str, Dict[str, Tuple[str, ...]]] = {
@@ -59,13 +59,15 @@ _WORDS: Dict[str, Dict[str, Tuple[str, ...]]] = {
         parts.ATTENTION_OUT: ("o_proj", "wo", "linear_proj", "out_lin", "attn_out", "to_out"),
         parts.GATE: ("gate_proj", "gating", "wi_0", "c_fc_0"),
         parts.UP: ("up_proj", "wi_1", "c_fc_1", "fc_in", "dense_h_to_4h", "linear_fc1", "c_fc", "wi", "fc1", "lin1",
-                   "w3", "w1", "v1", "linear_1_up", "up_gate_proj"),
+                   "w3", "w1", "v1", "up_gate_proj", "weights_in", "ffw_layer_1"),
         parts.GATE_UP: ("gate_up_proj", "fused_gate_up", "w13", "w_gate_hidden", "gate_up", "w_gate_up"),
-        parts.DOWN: ("down_proj", "w2", "linear_fc2", "fc_out", "dense_4h_to_h", "fc2", "lin2"),
+        parts.DOWN: ("down_proj", "w2", "linear_fc2", "fc_out", "dense_4h_to_h", "fc2", "lin2",
+                     "weights_out", "ffw_layer_2", "ffn_output"),
         parts.TOKENS: ("embed_tokens", "word_embeddings", "tok_embeddings", "embed_in", "wte", "token_embedding",
                        "tokens_embed", "word_embedding", "tok_embed", "token_embeddings", "shared", "embeddings",
                        "embed", "embedding", "emb"),
-        parts.HEAD: ("lm_head", "output_layer", "embed_out", "lm_head_linear"),
+        parts.HEAD: ("lm_head", "output_layer", "embed_out", "lm_head_linear", "proj_out", "vocab_projector",
+                     "generator_lm_head"),
         parts.HEAD_VECTOR: ("sinks", "attn_sink", "attention_sinks", "alibi_slopes", "slopes", "head_scale"),
         parts.HEAD_TABLE: ("relative_attention_bias", "rel_attn_bias", "relative_position_bias_table"),
         parts.SCALAR_GATE: ("shared_expert_gate", "shared_experts_gate", "shared_gate"),
@@ -82,7 +84,7 @@ _WORDS: Dict[str, Dict[str, Tuple[str, ...]]] = {
     FEED_FORWARD: {
         parts.DOWN: ("c_proj", "wo", "output", "proj", "output_linear", "dense2", "linear_2", "out_proj", "linear2",
                      "o_proj", "output.dense", "output_proj"),
-        parts.UP: ("dense1", "linear_1", "input_linear", "intermediate", "linear1", "in_proj", "fc", "dense",
+        parts.UP: ("ffn", "dense1", "linear_1", "input_linear", "intermediate", "linear1", "in_proj", "fc", "dense",
                    "intermediate.dense", "input_proj"),
         parts.ROUTER: ("gate", "gate.wg", "router.layer", "router.dense", "router.classifier", "router.linear"),
     },
@@ -95,7 +97,7 @@ _TAILS: Dict[Tuple[str, ...], str] = {
     ("embedding", "embedding_weight"): parts.TOKENS, ("shared_head", "head"): parts.HEAD,
     ("embeddings", "embedding"): parts.TOKENS,
     ("predictions", "decoder"): parts.HEAD, ("lm_head", "decoder"): parts.HEAD, ("predictions", "bias"): parts.HEAD,
-    ("lm_head", "bias"): parts.HEAD, ("lm_head", "dense"): parts.OTHER, ("generator_lm_head",): parts.HEAD,
+    ("lm_head", "bias"): parts.HEAD, ("lm_head", "dense"): parts.OTHER,
     ("moe_statics", "e_score_correction_bias"): parts.ROUTER,
 }
 _LOOKUP = {place: {word: part for part, words in by_part.items() for word in words}
