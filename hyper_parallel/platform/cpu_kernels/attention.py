@@ -21,7 +21,8 @@ from mindspore import Tensor, mint, ops
 from mindspore.common import dtype as mstype
 from mindspore.ops.auto_generate.gen_ops_prim import FlashAttentionScore as _Primitive
 
-from hyper_parallel.platform.cpu_kernels.dispatch import REPLACEMENTS, Replacement, operator, runs_here
+from hyper_parallel.platform.cpu_kernels.dispatch import (
+    REPLACEMENTS, Replacement, operator, original_place, runs_here)
 from hyper_parallel.platform.cpu_kernels.numeric import as_float32
 from hyper_parallel.platform.cpu_kernels.randomness import random_keep_mask
 
@@ -210,7 +211,8 @@ def _primitive(original):
 
         def __call__(self, *args, **kwargs):
             if not runs_here(args, kwargs):
-                return super().__call__(*args, **kwargs)
+                with original_place(args, kwargs):
+                    return super().__call__(*args, **kwargs)
             operands = flash_attention_score.operands(args, kwargs)[:_TENSOR_COUNT]
             return flash_attention_score.dispatch(
                 *operands, self.head_num, self.keep_prob, self.scale_value, self.pre_tokens, self.next_tokens,

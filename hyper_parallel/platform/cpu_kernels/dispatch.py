@@ -25,10 +25,12 @@ Two properties of MindSpore shape the wrappers:
   written for Ascend's operators is the rule that runs here.
 * The graph compiler unwraps `__wrapped__` before it parses a function, so graph mode never sees the wrappers.
 """
+import contextlib
 import functools
 import inspect
 from typing import Callable, List, NamedTuple, Sequence
 
+import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, mint
 from mindspore.common.device import get_current_device
@@ -106,6 +108,17 @@ def runs_here(args: Sequence, kwargs: dict) -> bool:
     return all(tensor.device != "meta" for tensor in tensors_in([*args, *kwargs.values()]))
 
 
+def original_place(args: Sequence, kwargs: dict):
+    """The context in which to call the original when `runs_here` says no.
+
+    MindSpore sends an operator to the current device, not to that of its tensors: outside a meta context, meta
+    tensors would reach a CPU kernel.
+    """
+    if get_current_device()[0] != "CPU" or kwargs.get("device") not in (None, "CPU"):
+        return contextlib.nullcontext()
+    return mindspore.DeviceCtx("meta")
+
+
 class _Probe(Tensor):
     """A tensor that reports whether MindSpore currently offers operators to Tensor subclasses."""
 
@@ -137,7 +150,8 @@ def wrap(original: Callable, function: Callable) -> Callable:
     def wrapper(*args, **kwargs):
         if runs_here(args, kwargs):
             return function(*args, **kwargs)
-        return original(*args, **kwargs)
+        with original_place(args, kwargs):
+            return original(*args, **kwargs)
     return wrapper
 
 

@@ -55,14 +55,11 @@ def _accumulation_error(values: np.ndarray, weights: np.ndarray, with_hook: bool
     parameter = Parameter(Tensor(weights), name="probe")
     if with_hook:
         fix_gradient(parameter)
-    had_gradients = _pynative_executor.grad_flag()
+    # `mindspore.grad` leaves recording switched off.
     _pynative_executor.set_grad_flag(True)
-    try:
-        for _ in range(2):
-            out = mint.sum(mint.matmul(Tensor(values), mint.transpose(parameter, 0, 1)))
-            run_backward((out,), (Tensor(1.0, out.dtype),), False, False, ())
-    finally:
-        _pynative_executor.set_grad_flag(had_gradients)
+    for _ in range(2):
+        out = mint.sum(mint.matmul(Tensor(values), mint.transpose(parameter, 0, 1)))
+        run_backward((out,), (Tensor(1.0, out.dtype),), False, False, ())
     expected = 2 * np.broadcast_to(values.sum(0), weights.shape)
     return _relative_error(parameter._grad.asnumpy(), expected)  # pylint: disable=protected-access
 
@@ -78,10 +75,15 @@ def probe_gradient_bugs() -> Dict[str, float]:
     generator = np.random.default_rng(0)
     values = generator.normal(size=(6, 4)).astype(np.float32)
     weights = generator.normal(size=(4, 6)).astype(np.float32)
+    inputs = generator.normal(size=(5, 6)).astype(np.float32)
     original = getattr(mint.split, "__wrapped__", mint.split)
-    return {
-        "split": _split_error(original, values, weights),
-        "split_replaced": _split_error(replaced, values, weights),
-        "accumulation": _accumulation_error(values, generator.normal(size=(5, 4)).astype(np.float32), False),
-        "accumulation_hooked": _accumulation_error(values, generator.normal(size=(5, 4)).astype(np.float32), True),
-    }
+    recorded = _pynative_executor.grad_flag()
+    try:
+        return {
+            "split": _split_error(original, values, weights),
+            "split_replaced": _split_error(replaced, values, weights),
+            "accumulation": _accumulation_error(inputs, weights, False),
+            "accumulation_hooked": _accumulation_error(inputs, weights, True),
+        }
+    finally:
+        _pynative_executor.set_grad_flag(recorded)

@@ -16,7 +16,8 @@ import numpy as np
 from mindspore import Tensor, mint, ops
 from mindspore.common import dtype as mstype
 
-from hyper_parallel.platform.cpu_kernels.dispatch import operator, replaces
+from hyper_parallel.platform.cpu_kernels.creation import full
+from hyper_parallel.platform.cpu_kernels.dispatch import CpuOperator, operator, replaces
 from hyper_parallel.platform.cpu_kernels.memory import write_into
 from hyper_parallel.platform.cpu_kernels.numeric import as_float32, positive_dim
 
@@ -24,6 +25,24 @@ from hyper_parallel.platform.cpu_kernels.numeric import as_float32, positive_dim
 @operator("IndexSelect", "mindspore.mint:index_select")
 def index_select(input, dim, index):
     return ops.gather(as_float32(input), index, positive_dim(dim, input.ndim)).astype(input.dtype)
+
+
+def scattered(input, dim, index, src):
+    """`input` with the elements that `index` names along `dim` replaced by `src`, a number or a tensor."""
+    if not isinstance(src, Tensor):
+        # The kernel for a number takes no integer, whatever the dtype of the tensor.
+        src = full(index.shape, src, dtype=input.dtype)
+    return _scatter(as_float32(input), dim, index, as_float32(src)).astype(input.dtype)
+
+
+_scatter = mint.scatter
+_scatter_value = CpuOperator("ScatterValue", scattered)
+_scatter_tensor = CpuOperator("Scatter", scattered)
+
+
+@replaces("mindspore.mint:scatter")
+def scatter(input, dim, index, src):
+    return (_scatter_tensor if isinstance(src, Tensor) else _scatter_value).dispatch(input, dim, index, src)
 
 
 @operator("ScatterAddExt", "mindspore.mint:scatter_add", "mindspore:Tensor.scatter_add")

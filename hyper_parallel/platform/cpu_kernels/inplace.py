@@ -17,9 +17,9 @@ Some of the others have no kernel. The arithmetic ones (`add_`, `sub_`, `mul_`, 
 the right numbers in a new tensor and leave their own as it was, without an error.
 """
 from mindspore import Tensor, mint
-from mindspore.common import dtype as mstype
 
 from hyper_parallel.platform.cpu_kernels.dispatch import CpuOperator, operator, replaces
+from hyper_parallel.platform.cpu_kernels.indexing import scattered
 from hyper_parallel.platform.cpu_kernels.memory import write_into
 
 
@@ -53,21 +53,14 @@ def fill_(self, value):
     return (fill_tensor if isinstance(value, Tensor) else fill_scalar).dispatch(self, value)
 
 
-def _scattered(input, dim, index, src):
-    if input.dtype == mstype.bool_:
-        src = src.astype(mstype.int32) if isinstance(src, Tensor) else int(src)
-        return mint.scatter(input.astype(mstype.int32), dim, index, src).astype(mstype.bool_)
-    return mint.scatter(input, dim, index, src)
-
-
 @operator("InplaceScatterValue")
 def scatter_value(input, dim, index, value):
-    return write_into(input, _scattered(input, dim, index, value))
+    return write_into(input, scattered(input, dim, index, value))
 
 
 @operator("InplaceScatterSrc")
 def scatter_src(input, dim, index, src):
-    return write_into(input, _scattered(input, dim, index, src))
+    return write_into(input, scattered(input, dim, index, src))
 
 
 @replaces("mindspore:Tensor.scatter_")
@@ -82,7 +75,11 @@ def exp_(input):
 
 
 def _arithmetic(name, compute):
-    return CpuOperator(name, lambda input, other: write_into(input, compute(input, other)))
+    def write_result(input, other):
+        # The gradient by `other` needs the values that are about to be overwritten.
+        needed = isinstance(other, Tensor) and other._requires_grad  # pylint: disable=protected-access
+        return write_into(input, compute(input.copy() if needed else input, other))
+    return CpuOperator(name, write_result)
 
 
 _ADD = {True: _arithmetic("InplaceAddExt", mint.add), False: _arithmetic("InplaceAddsExt", mint.add)}

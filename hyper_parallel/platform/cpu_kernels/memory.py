@@ -41,6 +41,8 @@ def write_into(target: Tensor, value: Tensor) -> Tensor:
     A view cannot write to the memory it looks at and gets memory of its own: it then holds the new values, the tensor
     it was a view of keeps the old ones.
     """
-    if not is_view(target):
-        return _copy_kernel(target, own_memory(value))
-    return target.assign_value(value.astype(target.dtype).broadcast_to(target.shape).copy())
+    if is_view(target):
+        target.assign_value(value.astype(target.dtype).broadcast_to(target.shape).copy())
+    else:
+        _copy_kernel(target, own_memory(value))
+    return target

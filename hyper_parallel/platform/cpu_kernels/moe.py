@@ -16,7 +16,8 @@ import numpy as np
 from mindspore import Tensor, mint
 from mindspore.common import dtype as mstype
 
-from hyper_parallel.platform.cpu_kernels.dispatch import REPLACEMENTS, Replacement, operator, runs_here
+from hyper_parallel.platform.cpu_kernels.dispatch import (
+    REPLACEMENTS, Replacement, operator, original_place, runs_here)
 from hyper_parallel.platform.cpu_kernels.indexing import index_select
 from hyper_parallel.platform.cpu_kernels.numeric import as_float32
 
@@ -72,7 +73,8 @@ def _primitive(original):
 
         def __call__(self, *args, **kwargs):
             if not runs_here(args, kwargs):
-                return super().__call__(*args, **kwargs)
+                with original_place(args, kwargs):
+                    return super().__call__(*args, **kwargs)
             operands = grouped_matmul.operands(args, kwargs)[:_TENSOR_COUNT]
             return grouped_matmul.dispatch(*operands, self.split_item, self.group_type, self.transpose_a,
                                            self.transpose_b)

@@ -14,7 +14,8 @@
 """Rotary position embedding."""
 from mindspore import mint
 
-from hyper_parallel.platform.cpu_kernels.dispatch import REPLACEMENTS, Replacement, operator, replaces, runs_here
+from hyper_parallel.platform.cpu_kernels.dispatch import (
+    REPLACEMENTS, Replacement, operator, original_place, replaces, runs_here)
 from hyper_parallel.platform.cpu_kernels.numeric import as_float32
 
 
@@ -48,7 +49,8 @@ def _primitive(original):
 
         def __call__(self, x, cos, sin, mode=0):
             if not runs_here((x, cos, sin), {}):
-                return super().__call__(x, cos, sin, mode)
+                with original_place((x, cos, sin), {}):
+                    return super().__call__(x, cos, sin, mode)
             return rotary_position_embedding(x, cos, sin, mode)
 
     return RotaryPositionEmbedding
