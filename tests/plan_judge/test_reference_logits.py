@@ -1,0 +1,34 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""A plan's numbers: local weights, partial results summed, give the reference library's logits at every size."""
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from decoders import DECODERS
+from emulate import Ranks
+
+FOLDERS = Path(__file__).resolve().parents[3] / "shared" / "cases" / "models"
+
+
+@pytest.mark.skipif(not FOLDERS.is_dir(), reason="the folders with the real models are not here")
+@pytest.mark.parametrize("tp", [1, 2, 4])
+@pytest.mark.parametrize("name", list(DECODERS))
+def test_local_weights_give_the_reference_logits(name, tp):
+    reference = np.load(FOLDERS / name / "reference.npz")
+    ranks = Ranks(FOLDERS / name, tp)
+    for ids, expected in zip(reference["input_ids"], reference["logits"]):
+        found = DECODERS[name](ranks, ids)
+        assert np.abs(found - expected).max() < 1e-4 * max(1.0, np.abs(expected).max())
