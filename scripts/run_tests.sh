@@ -41,6 +41,7 @@ tier unit coverage run -m pytest tests/unit "${select[@]}"
 for world in $worlds; do
     tier "$world-ranks" coverage run tests/distributed/launch.py --world "$world" "${select[@]}"
 done
+tier end-to-end coverage run -m pytest tests/e2e "${select[@]}"
 echo "== coverage"
 coverage combine --quiet
 coverage report --fail-under=95 || status=1
