@@ -32,6 +32,7 @@ class ModelAdapterSpec:
         gate_up_layout: arrangement of a fused gate/up weight.
         query_layout: arrangement of a query weight that holds more than queries (`query_gate`).
         in_out: globs of weights that are stored `[in, out]`.
+        linears_in_out: every linear in a block is stored so (Conv1D), whatever its name.
         stacked: globs of expert weights whose experts lie one below the other in a 2-D weight.
         whole: globs of modules that stay whole on every rank, with the reason.
         head_arguments: `{argument of an attention's forward: the dim that counts heads}`.
@@ -48,6 +49,7 @@ class ModelAdapterSpec:
     gate_up_layout: Optional[str] = None
     query_layout: Optional[str] = None
     in_out: Tuple[str, ...] = ()
+    linears_in_out: bool = False
     stacked: Tuple[str, ...] = ()
     whole: Tuple[Tuple[str, str], ...] = ()
     head_arguments: Mapping[str, int] = None

@@ -38,7 +38,8 @@ def llama_like(ranks: Ranks, ids):
             else:
                 q, k, v = (heads_of(ranks.linear(rank, f"{base}.{name}_proj", x), size) for name in "qkv")
             if kind in ("qwen3", "qwen3_moe"):
-                q, k = (rms_norm(y, ranks.get(rank, f"{base}.{name}_norm.weight"), eps) for name, y in (("q", q), ("k", k)))
+                q, k = (rms_norm(y, ranks.get(rank, f"{base}.{name}_norm.weight"), eps)
+                        for name, y in (("q", q), ("k", k)))
             q, k = (rotate(y, c["rope_theta"], size) for y in (q, k))
             scale = c.get("query_pre_attn_scalar", size) ** -0.5
             return ranks.linear(rank, f"{base}.o_proj", attend(q, k, v, scale, None, c.get("attn_logit_softcapping")))

@@ -83,11 +83,12 @@ class Ranks:
     Args:
         folder: with config.json, model.safetensors and reference.npz.
         tp: size of the axis.
+        **options: as for `plan`.
     """
 
-    def __init__(self, folder: Path, tp: int):
+    def __init__(self, folder: Path, tp: int, **options):
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        self.plan = plan(folder, tp=tp)
+        self.plan = plan(folder, tp=tp, **options)
         self.tp = tp
         whole = {name: array.astype(np.float64) for name, array in load_file(str(folder / "model.safetensors")).items()}
         self.local: List[Dict[str, np.ndarray]] = [

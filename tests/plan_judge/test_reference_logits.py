@@ -19,16 +19,25 @@ import pytest
 
 from decoders import DECODERS
 from emulate import Ranks
+from special_decoders import OTHERS
 
 FOLDERS = Path(__file__).resolve().parents[3] / "shared" / "cases" / "models"
 
 
 @pytest.mark.skipif(not FOLDERS.is_dir(), reason="the folders with the real models are not here")
 @pytest.mark.parametrize("tp", [1, 2, 4])
-@pytest.mark.parametrize("name", list(DECODERS))
+@pytest.mark.parametrize("name", list(DECODERS) + list(OTHERS))
 def test_local_weights_give_the_reference_logits(name, tp):
     reference = np.load(FOLDERS / name / "reference.npz")
     ranks = Ranks(FOLDERS / name, tp)
     for ids, expected in zip(reference["input_ids"], reference["logits"]):
-        found = DECODERS[name](ranks, ids)
+        found = {**DECODERS, **OTHERS}[name](ranks, ids)
         assert np.abs(found - expected).max() < 1e-4 * max(1.0, np.abs(expected).max())
+
+
+@pytest.mark.skipif(not FOLDERS.is_dir(), reason="the folders with the real models are not here")
+def test_the_judge_sees_a_wrong_layout():
+    reference = np.load(FOLDERS / "bloom" / "reference.npz")
+    ranks = Ranks(FOLDERS / "bloom", 2, overrides=[{"match": "*.query_key_value.*", "fused_layout": "sections"}])
+    found = DECODERS["bloom"](ranks, reference["input_ids"][0])
+    assert np.abs(found - reference["logits"][0]).max() > 1e-2

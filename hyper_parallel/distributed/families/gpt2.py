@@ -16,4 +16,5 @@ from hyper_parallel.distributed.model_adapter import ModelAdapterSpec
 
 ADAPTERS = (ModelAdapterSpec(
     ("gpt2", "openai-gpt", "decision_transformer", "imagegpt"), ("GPT2LMHeadModel", "GPT2Model"),
-    qkv_layout="sections", in_out=("*.c_attn.weight", "*.c_proj.weight", "*.c_fc.weight", "*.q_attn.weight")),)
+    qkv_layout="sections", in_out=("*.c_attn.weight", "*.c_proj.weight", "*.c_fc.weight", "*.q_attn.weight"),
+    linears_in_out=True),)

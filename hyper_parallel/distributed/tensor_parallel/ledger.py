@@ -61,9 +61,8 @@ class Ledger:
         stored = unit.stored_in_out()
         if stored is not None:
             return stored, ""
-        if unit.dims == 2 and self._around.adapter.in_out and unit.extras and \
-                not self._around.stands_outside(unit) and unit.shape[0] == unit.shape[1] and \
-                not self._around.adapter.stacked:
+        if unit.dims == 2 and self._around.adapter.linears_in_out and not unit.is_bare and \
+                not self._around.stands_outside(unit):
             return True, f"family {self._around.facts.model_type} stores its linears [in, out]"
         if unit.dims == 2 and unit.name in ("weight1", "weight2"):
             return True, "experts one below the other, [in, out]"
