@@ -199,8 +199,12 @@ class PlacementFiller:
         """A bias follows the output rows of its weight."""
         base = self._cuts.get(decision.of)
         shape = self._inventory.parameters[decision.of].shape
-        if base is None or base.dim != (len(shape) - 1 if decision.transposed else max(0, len(shape) - 2)):
+        out_dim = len(shape) - 1 if decision.transposed else max(0, len(shape) - 2)
+        if decision.part == parts.STATE_CONV:
+            out_dim = 0  # a convolution is [channels, 1, width]
+        if base is None or (base.dim != out_dim and decision.part in parts.ROW_PARTS):
             return None
+        assert base.dim == out_dim, f"{record.path}: its weight is cut in dim {base.dim}, its output is dim {out_dim}"
         return _along(base, len(record.shape) - 1)
 
     def _side_cut(self, record: ParameterRecord, decision: Decision) -> Optional[Cut]:

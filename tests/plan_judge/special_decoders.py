@@ -14,7 +14,8 @@
 """Latent attention, interleaved experts with biases, fused gate and up, and an encoder, on local weights."""
 import numpy as np
 
-from emulate import Ranks, attend, gelu, heads_of, layer_norm, rms_norm, silu, softmax
+from emulate import Ranks, attend, gelu, heads_of, layer_norm, rms_norm, rotate, silu, softmax
+from other_decoders import mamba2
 
 
 def _rotate_pairs(x_snd, base, width):
@@ -27,14 +28,25 @@ def _rotate_pairs(x_snd, base, width):
 
 
 def deepseek_v3(ranks: Ranks, ids):
-    """Multi-head latent attention; sigmoid routing with shared experts."""
+    """Multi-head latent attention, or GLM-4 MoE's plain one; sigmoid routing with shared experts."""
     c = ranks.config
-    eps, nope, rope = c["rms_norm_eps"], c["qk_nope_head_dim"], c["qk_rope_head_dim"]
+    eps, nope, rope = c["rms_norm_eps"], c.get("qk_nope_head_dim"), c.get("qk_rope_head_dim")
 
     def norm(name, x, rank=0):
         return rms_norm(x, ranks.get(rank, f"{name}.weight"), eps)
 
+    def plain_attention(base, x):
+        def part(rank):
+            q, k, v = (heads_of(ranks.linear(rank, f"{base}.{name}_proj", x), c["head_dim"]) for name in "qkv")
+            width = int(c["head_dim"] * c["partial_rotary_factor"])
+            q, k = (rotate(y, c["rope_theta"], width) for y in (q, k))
+            return ranks.linear(rank, f"{base}.o_proj", attend(q, k, v, c["head_dim"] ** -0.5))
+        return ranks.reduce(part, f"{base}.o_proj")
+
     def attention(base, x):
+        if nope is None:
+            return plain_attention(base, x)
+
         def part(rank):
             latent = norm(f"{base}.q_a_layernorm", ranks.linear(rank, f"{base}.q_a_proj", x), rank)
             q = heads_of(ranks.linear(rank, f"{base}.q_b_proj", latent), nope + rope)
@@ -207,4 +219,5 @@ def bert(ranks: Ranks, ids):
     return ranks.logits(f"{tables}.word_embeddings", x, c["vocab_size"]) + bias
 
 
-OTHERS = {"deepseek_v3": deepseek_v3, "glm4": glm4, "gpt_oss": gpt_oss, "bert": bert}
+OTHERS = {"deepseek_v3": deepseek_v3, "glm4_moe": deepseek_v3,
+          "mamba2": mamba2, "glm4": glm4, "gpt_oss": gpt_oss, "bert": bert}

@@ -19,6 +19,7 @@ import pytest
 
 from decoders import DECODERS
 from emulate import Ranks
+from other_decoders import t5
 from special_decoders import OTHERS
 
 FOLDERS = Path(__file__).resolve().parents[3] / "shared" / "cases" / "models"
@@ -33,6 +34,15 @@ def test_local_weights_give_the_reference_logits(name, tp):
     for ids, expected in zip(reference["input_ids"], reference["logits"]):
         found = {**DECODERS, **OTHERS}[name](ranks, ids)
         assert np.abs(found - expected).max() < 1e-4 * max(1.0, np.abs(expected).max())
+
+
+@pytest.mark.skipif(not FOLDERS.is_dir(), reason="the folders with the real models are not here")
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_local_weights_of_an_encoder_decoder_give_the_reference_logits(tp):
+    reference = np.load(FOLDERS / "t5" / "reference.npz")
+    ranks = Ranks(FOLDERS / "t5", tp)
+    for ids, decoder_ids, expected in zip(reference["input_ids"], reference["decoder_input_ids"], reference["logits"]):
+        assert np.abs(t5(ranks, ids, decoder_ids) - expected).max() < 1e-4 * max(1.0, np.abs(expected).max())
 
 
 @pytest.mark.skipif(not FOLDERS.is_dir(), reason="the folders with the real models are not here")

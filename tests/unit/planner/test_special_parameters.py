@@ -161,6 +161,7 @@ def test_mamba2_is_cut_section_by_section():
     assert sections(made.parameters[f"{mixer}.in_proj.weight"]) == [
         (128, 16, 1), (128, 16, 1), (8, 8, 2), (8, 8, 2), (8, 1, 1)]
     assert sections(made.parameters[f"{mixer}.conv1d.weight"]) == [(128, 16, 1), (8, 8, 2), (8, 8, 2)]
+    assert sections(made.parameters[f"{mixer}.conv1d.bias"]) == [(128, 16, 1), (8, 8, 2), (8, 8, 2)]
     assert made.parameters[f"{mixer}.A_log"].local_shape == (4,)
     assert made.parameters[f"{mixer}.norm.weight"].local_shape == (64,)
     assert made.boundaries[f"{mixer}.norm"].semantic_role == templates.SHARDED_NORM
@@ -174,6 +175,7 @@ def test_mamba1_reduces_its_small_projection_inside():
     assert made.parameters[f"{mamba}.x_proj.weight"].local_shape == (36, 64)
     assert made.boundaries[f"{mamba}.x_proj"].semantic_role == templates.INNER_ROW
     assert made.parameters[f"{mamba}.dt_proj.bias"].local_shape == (64,)
+    assert made.parameters[f"{mamba}.conv1d.bias"].local_shape == (64,)
     assert made.parameters[f"{mamba}.dt_layernorm.weight"].grad_sum_axes == ("tp",)
 
 
