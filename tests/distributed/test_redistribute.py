@@ -85,8 +85,8 @@ def test_all_pairs(mesh, shape):
 
 
 ADJOINTS = {
-    "all_gather": ((S(0),), (R,)), "reduce_scatter": ((P,), (S(1),)), "all_reduce": ((P,), (R,)), "slice": ((R,), (S(0),)),
-    "all_to_all": ((S(0),), (S(1),)), "to_partial": ((R,), (P,)), "zero_pad": ((S(0),), (P,)),
+    "all_gather": ((S(0),), (R,)), "reduce_scatter": ((P,), (S(1),)), "all_reduce": ((P,), (R,)),
+    "slice": ((R,), (S(0),)), "all_to_all": ((S(0),), (S(1),)), "to_partial": ((R,), (P,)), "zero_pad": ((S(0),), (P,)),
 }
 
 
@@ -176,7 +176,8 @@ def test_strided_and_between_meshes():
 
 @pytest.mark.parametrize("slice_map", [
     SliceMap.plain((5, 2), 0, SIZE, pad=True), SliceMap.of((16, 2), qkv_sections(4, 2, 2, SIZE)),
-    SliceMap.of((4, 2), kv_heads_alone(4, 2, 2, SIZE)), SliceMap.plain((8, 2), 0, SIZE)], ids=lambda item: item.describe())
+    SliceMap.of((4, 2), kv_heads_alone(4, 2, 2, SIZE)), SliceMap.plain((8, 2), 0, SIZE)],
+                         ids=lambda item: item.describe())
 def test_parts_of_a_slice_map(slice_map):
     """The whole from sections, copies and padding, and the gradient of each part."""
     whole = numbers(*slice_map.shape) + 20

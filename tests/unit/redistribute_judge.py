@@ -149,9 +149,9 @@ class World:
             assert not np.isnan(whole).any()
             wholes[key] = whole
         for place in reversed(range(len(waiting))):
-            op, keys = pending[waiting[place]], sorted({key[:place] for key in wholes})
-            wholes = {key: REDUCE[op]([wholes[key + (coordinate,)] for coordinate in range(self.mesh_shape[waiting[place]])])
-                      for key in keys}
+            reduce, size = REDUCE[pending[waiting[place]]], self.mesh_shape[waiting[place]]
+            wholes = {key: reduce([wholes[key + (coordinate,)] for coordinate in range(size)])
+                      for key in {key[:place] for key in wholes}}
         return wholes[()]
 
 

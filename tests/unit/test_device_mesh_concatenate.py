@@ -21,7 +21,8 @@ from hyper_parallel.core.dtensor.device_mesh import DeviceMesh
 GRID = DeviceMesh("npu", (2, 3, 2), ("dp", "cp", "tp"))
 
 
-@pytest.mark.parametrize("names", [names for count in (1, 2, 3) for names in itertools.permutations(("dp", "cp", "tp"), count)])
+@pytest.mark.parametrize("names", [names for count in (1, 2, 3)
+                                   for names in itertools.permutations(("dp", "cp", "tp"), count)])
 def test_of_axes_it_is_the_sub_mesh(names):
     """Equal meshes are one object."""
     assert DeviceMesh.concatenate([GRID[name] for name in names]) is GRID[names]

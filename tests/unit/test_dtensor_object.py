@@ -239,14 +239,16 @@ def test_pickling(dtype):
 
 
 def test_pickling_a_parameter_and_a_sub_mesh():
-    stored = Parameter(DTensor(Tensor(numbers(2)), GRID["tp"], (R,), SliceMap.whole((2,))), name="w", requires_grad=False)
+    made = DTensor(Tensor(numbers(2)), GRID["tp"], (R,), SliceMap.whole((2,)))
+    stored = Parameter(made, name="w", requires_grad=False)
     back = pickle.loads(pickle.dumps(stored))
     assert isinstance(back, Parameter) and (back.name, back.requires_grad) == ("w", False)
     assert back.device_mesh is GRID["tp"] and back.slice_map == SliceMap.whole((2,))
 
 
 @pytest.mark.parametrize("draw, plain", [
-    (lambda *args: creation.zeros(*args), lambda: np.zeros((6, 4))), (lambda *args: creation.ones(*args), lambda: np.ones((6, 4))),
+    (lambda *args: creation.zeros(*args), lambda: np.zeros((6, 4))),
+    (lambda *args: creation.ones(*args), lambda: np.ones((6, 4))),
     (lambda size, *rest: creation.full(size, 7, *rest), lambda: np.full((6, 4), 7)),
     (lambda *args: creation.randn(*args), lambda: mint.randn(6, 4).asnumpy()),
     (lambda *args: creation.rand(*args), lambda: mint.rand(6, 4).asnumpy()),
@@ -308,7 +310,9 @@ class WithContext(DFunction):
 
     @staticmethod
     def forward(x):
-        return x * 3 if not isinstance(x, DTensor) else DTensor.from_local(x.to_local() * 3, x.device_mesh, x.placements)
+        if not isinstance(x, DTensor):
+            return x * 3
+        return DTensor.from_local(x.to_local() * 3, x.device_mesh, x.placements)
 
     @staticmethod
     def setup_context(ctx, inputs, output):

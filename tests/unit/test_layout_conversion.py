@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Layouts both ways: placements, tensor maps, MindSpore's own Layout; nested cuts in every order; words of placements."""
+"""Layouts both ways: placements, tensor maps, MindSpore's own Layout; every order of nested cuts; placements in words."""
 import itertools
 
 import mindspore as ms

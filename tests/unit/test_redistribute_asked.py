@@ -40,8 +40,8 @@ def test_explained_in_a_table():
 def test_explained_as_data():
     told = explain_redistribute(Layout(GRID, (P, S(0))), (S(1), S(0)), shape=(8, 8), itemsize=2)
     assert (told.collectives, told.wire_bytes) == (1, 16)
-    assert told.to_dict()["steps"] == [{"kind": "reduce_scatter", "axes": ["dp"], "what": "dim 1, sum", "wire_bytes": 16,
-                                        "placements": ["Shard(dim=1)", "Shard(dim=0)"]}]
+    assert told.to_dict()["steps"] == [{"kind": "reduce_scatter", "axes": ["dp"], "what": "dim 1, sum",
+                                        "wire_bytes": 16, "placements": ["Shard(dim=1)", "Shard(dim=0)"]}]
 
 
 def test_nothing_to_explain():
@@ -88,8 +88,9 @@ def test_no_common_mesh():
 def test_uneven_chunks_are_not_refined():
     line = DeviceMesh("npu", (8,), ("all",))
     common = common_mesh(line, GRID)
-    assert refine_state(State(((0,),), (None,)), (8,), line, common.mesh, common.first) == State(((0, 1),), (None, None))
-    assert refine_state(State(((0,),), (None,)), (9,), line, common.mesh, common.first) is None
+    cut = State(((0,),), (None,))
+    assert refine_state(cut, (8,), line, common.mesh, common.first) == State(((0, 1),), (None, None))
+    assert refine_state(cut, (9,), line, common.mesh, common.first) is None
     assert refine_state(State(((),), ("sum",)), (9,), line, common.mesh, common.first).pending == ("sum", "sum")
 
 

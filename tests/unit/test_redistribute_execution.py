@@ -144,7 +144,8 @@ def test_all_pairs_of_layouts(mesh_shape, shape, monkeypatch):
         world = World(shape, mesh_shape, before)
         whole, arrays = world.whole(before), list(world.arrays.values())
         src, dst = spell(before, mesh_shape), spell(after, mesh_shape)
-        outs, gradients, back = both_ways(ranks, lambda rank: module._steps_between(shape, mesh, src, mesh, dst), arrays)
+        outs, gradients, back = both_ways(
+            ranks, lambda rank: module._steps_between(shape, mesh, src, mesh, dst), arrays)
         world.arrays = dict(zip(world.ranks, outs))
         np.testing.assert_array_equal(world.whole(after), whole)
         assert [item.shape for item in back] == [item.shape for item in arrays]

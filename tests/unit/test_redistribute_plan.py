@@ -28,7 +28,8 @@ R, P, S = Replicate(), Partial(), Shard
 
 def steps(plan):
     """Kind, axes and dims of each step."""
-    return [(step.kind, step.axes, *(item for item in (step.dim, step.to_dim) if item is not None)) for step in plan.steps]
+    return [(step.kind, step.axes, *(item for item in (step.dim, step.to_dim) if item is not None))
+            for step in plan.steps]
 
 
 MESHES = [((2,), (8, 8)), ((3,), (5, 7)), ((8,), (8, 8)), ((8,), (5, 3)), ((2, 2), (8, 4)), ((2, 2), (5, 3)),
@@ -75,7 +76,8 @@ def test_other_reductions(op):
 
 def check(shape, mesh_shape, before, after, cost, use_idle_axes=False):
     """The plan costs what brute force found, and does on every rank what it says."""
-    plan = find_plan(shape, mesh_shape, spell(before, mesh_shape), spell(after, mesh_shape), use_idle_axes=use_idle_axes)
+    plan = find_plan(shape, mesh_shape, spell(before, mesh_shape), spell(after, mesh_shape),
+                     use_idle_axes=use_idle_axes)
     assert sum(plan.wire) == cost, (before, after, plan)
     world = World(shape, mesh_shape, before)
     expected = world.whole(before)

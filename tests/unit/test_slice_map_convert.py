@@ -31,7 +31,8 @@ WORDS = (Replicate(), Shard(0), Shard(1), Shard(-1))
 
 @pytest.mark.parametrize("placements", list(itertools.product(WORDS, repeat=3))
                          + [(StridedShard(0, 2), Shard(0), Shard(1)), (StridedShard(0, 6), Shard(0), Shard(0)),
-                            (StridedShard(0, 3), StridedShard(0, 3), Shard(0)), (Shard(1), StridedShard(0, 3), Shard(0))])
+                            (StridedShard(0, 3), StridedShard(0, 3), Shard(0)),
+                            (Shard(1), StridedShard(0, 3), Shard(0))])
 def test_pieces_are_the_areas_of_the_placements(placements):
     shape = (24, 36)
     slice_map = from_placements(shape, MESH, placements)
@@ -79,7 +80,8 @@ MAPS = [
     SliceMap.plain((24, 4), 0, 2).then(0, 3, "fsdp"), SliceMap.plain((24, 4), 1, 2).then(0, 4, "fsdp"),
     SliceMap.of((24, 4), qkv_sections(4, 2, 3, 2)), SliceMap.of((24, 4), qkv_sections(4, 2, 3, 4)),
     SliceMap.of((24, 4), gate_up_halves(12, 4)), SliceMap.of((24, 4), kv_heads_alone(8, 4, 6, 8)),
-    SliceMap.of((24, 4), interleaved(24, 3, unit=2)), SliceMap.of((24, 4), interleaved(24, 2, unit=4)).then(1, 2, "fsdp"),
+    SliceMap.of((24, 4), interleaved(24, 3, unit=2)),
+    SliceMap.of((24, 4), interleaved(24, 2, unit=4)).then(1, 2, "fsdp"),
 ]
 
 

@@ -76,8 +76,8 @@ def randn(size: Size, device_mesh: DeviceMesh, placements: Placements = None, *,
         size: of the whole.
         device_mesh: the mesh.
         placements: Shard, StridedShard or Replicate per axis; None means Replicate on every axis.
-        generator (mindspore.Generator): None means MindSpore's own, which `mindspore.manual_seed` seeds; it has to be in
-            the same state on all ranks, and moves on alike.
+        generator (mindspore.Generator): None means MindSpore's own, which `mindspore.manual_seed` seeds; it has to be
+            in the same state on all ranks, and moves on alike.
         dtype: a floating dtype.
 
     Raises:
@@ -99,8 +99,8 @@ def _constant(value, size, mesh, placements, dtype):
     size, placements, part = _part(size, mesh, placements)
     for axis, placement in zip(mesh.mesh_dim_names, placements):
         if placement == Partial("sum") and value:
-            raise ValueError(f"{placement!r} on axis {axis!r}: {value} on every rank would add up to something else; use "
-                             "zeros, or another placement")
+            raise ValueError(f"{placement!r} on axis {axis!r}: {value} on every rank would add up to something else; "
+                             "use zeros, or another placement")
     return DTensor.from_local(ops.full(part, value, dtype=dtype), mesh, placements, shape=size)
 
 

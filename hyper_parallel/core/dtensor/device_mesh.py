@@ -245,7 +245,8 @@ class DeviceMesh:
         """
         meshes = tuple(meshes)
         if not meshes or any(mesh.root_mesh is not meshes[0].root_mesh for mesh in meshes):
-            raise ValueError(f"concatenate takes sub-meshes of one root mesh, got {', '.join(map(repr, meshes)) or 'none'}")
+            raise ValueError("concatenate takes sub-meshes of one root mesh, got "
+                             f"{', '.join(map(repr, meshes)) or 'none'}")
         root = meshes[0].root_mesh
         names = tuple(name for mesh in meshes for name in mesh._names)
         shape = tuple(size for mesh in meshes for size in mesh._shape)

@@ -340,10 +340,11 @@ class DTensor(Tensor):
         return bool(self.item())
 
     def __repr__(self):
-        parts = ", ".join(f"{axis}: {placement!r}" for axis, placement in zip(self._mesh.mesh_dim_names, self._placements))
+        named = zip(self._mesh.mesh_dim_names, self._placements)
+        parts = ", ".join(f"{axis}: {placement!r}" for axis, placement in named)
         mapped = "" if self._slice_map is None else f", {self._slice_map.describe()}"
-        named = f"name={self.name!r}, " if isinstance(self, Parameter) else ""
-        return (f"{'Parameter ' if named else ''}DTensor({named}shape={self.shape}, local_shape={self.local_shape}, "
+        name = f"name={self.name!r}, " if isinstance(self, Parameter) else ""
+        return (f"{'Parameter ' if name else ''}DTensor({name}shape={self.shape}, local_shape={self.local_shape}, "
                 f"dtype={self.dtype}, {parts}{mapped})")
 
     def __str__(self):
@@ -371,8 +372,8 @@ def _restored(local, mesh, placements, slice_map, shape, named):
 def distribute_tensor(tensor: Tensor, device_mesh: DeviceMesh, placements: Sequence[Placement]) -> DTensor:
     """Cut a whole tensor, equal on all ranks, into a DTensor; a Parameter stays a Parameter.
 
-    Works on the meta device, where only shapes are cut. An axis that does not divide its dim gives the first ranks more:
-    pieces of ceil(size / ranks) rows from the front, so 5 rows on 4 ranks are `AA BB C -`.
+    Works on the meta device, where only shapes are cut. An axis that does not divide its dim gives the first ranks
+    more: pieces of ceil(size / ranks) rows from the front, so 5 rows on 4 ranks are `AA BB C -`.
 
     Args:
         tensor: the whole.

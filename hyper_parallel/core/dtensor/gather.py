@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Between the whole and the parts: cutting a tensor by placements, and the whole of parts that a slice map describes."""
+"""Between the whole and the parts: cutting a tensor by placements, and the whole of what a slice map describes."""
 import functools
 
 import mindspore

@@ -36,9 +36,9 @@ class Layout:
         placements: one placement per axis in mesh order, or `{axis name: placement}`.
         ndim (int, optional): the number of dims of the tensor; None means that it is not known yet, and
             `placement_to_tensor_map` will tell.
-        shard_order (Sequence[str], optional): axis names, outermost first: which axis is the outer one where several cut
-            one dim. Axes that are not named follow in mesh order. None means what the placements say: mesh order, but
-            for a `StridedShard`.
+        shard_order (Sequence[str], optional): axis names, outermost first: which axis is the outer one where several
+            cut one dim. Axes that are not named follow in mesh order. None means what the placements say: mesh order,
+            but for a `StridedShard`.
 
     Raises:
         ValueError: not one placement per axis, a placement of a dim that the tensor has not, or a `StridedShard` whose
@@ -147,7 +147,8 @@ class Layout:
     @property
     def shard_orders(self) -> Tuple[Tuple[str, ...], ...]:
         """Per dim, the names of the axes that cut it, the outer axis first."""
-        return tuple(tuple(self.alias_name[axis] for axis in _axes(entry, self._mesh.ndim)) for entry in self.tensor_map)
+        names, ndim = self.alias_name, self._mesh.ndim
+        return tuple(tuple(names[axis] for axis in _axes(entry, ndim)) for entry in self.tensor_map)
 
     @classmethod
     def from_tensor_map(cls, mesh: DeviceMesh, tensor_map: Sequence[TensorMapEntry]) -> "Layout":
@@ -165,9 +166,9 @@ class Layout:
             entries = entry if isinstance(entry, (tuple, list)) else (entry,)
             wrong = [axis for axis in entries if axis != -1 and not 0 <= axis < mesh.ndim]
             if wrong:
-                raise ValueError(f"tensor_map {tuple(tensor_map)}: dim {dim} names axis {wrong[0]}; on a mesh with axes "
-                                 f"{', '.join(mesh.mesh_dim_names)} valid entries are -1 (not cut) and 0 (the last axis) "
-                                 f"to {mesh.ndim - 1} (the first)")
+                raise ValueError(f"tensor_map {tuple(tensor_map)}: dim {dim} names axis {wrong[0]}; on a mesh with "
+                                 f"axes {', '.join(mesh.mesh_dim_names)} valid entries are -1 (not cut) and 0 (the "
+                                 f"last axis) to {mesh.ndim - 1} (the first)")
             cuts.append(tuple(_axes(entry, mesh.ndim)))
             used += cuts[-1]
         twice = [axis for axis in used if used.count(axis) > 1]
@@ -203,8 +204,8 @@ class Layout:
         from mindspore.parallel import Layout as MindSporeLayout  # pylint: disable=import-outside-toplevel
         pending = [axis for axis, item in zip(self.alias_name, self._placements) if isinstance(item, Partial)]
         if pending:
-            raise ValueError(f"axis {pending[0]!r} is {self._placements[self.alias_name.index(pending[0])]!r}: a tensor "
-                             "map can say Shard and Replicate only")
+            placement = self._placements[self.alias_name.index(pending[0])]
+            raise ValueError(f"axis {pending[0]!r} is {placement!r}: a tensor map can say Shard and Replicate only")
         words = [order[0] if len(order) == 1 else order or "None" for order in self.shard_orders]
         return MindSporeLayout(self.mesh_shape, self.alias_name, list(self.rank_list))(*words)
 

@@ -54,8 +54,8 @@ def whole_shape(part, mesh, placements, shape) -> Tuple[int, ...]:
         cuts = shard_orders(placements, mesh.mesh_shape, len(shape), mesh.mesh_dim_names)
         expected = part_shape(shape, cuts, mesh.mesh_shape, coordinate)
         if tuple(part) != expected:
-            raise ValueError(f"a part of shape {tuple(part)} at {dict(zip(mesh.mesh_dim_names, coordinate))} of a tensor "
-                             f"of shape {shape} with {placements}: the part there has shape {expected}")
+            raise ValueError(f"a part of shape {tuple(part)} at {dict(zip(mesh.mesh_dim_names, coordinate))} of a "
+                             f"tensor of shape {shape} with {placements}: the part there has shape {expected}")
     return shape
 
 

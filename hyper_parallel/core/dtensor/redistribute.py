@@ -262,7 +262,8 @@ def _drop(leg, shape):
     """Ranks outside a smaller mesh let go of the whole."""
     if current_rank() in leg.ranks:
         return Carrier(lambda x: x, lambda gradient, _x, _y: gradient)
-    return Carrier(lambda x: ops.zeros((0,) * len(shape), x.dtype), lambda gradient, _x, _y: ops.zeros(shape, gradient.dtype))
+    return Carrier(lambda x: ops.zeros((0,) * len(shape), x.dtype),
+                   lambda gradient, _x, _y: ops.zeros(shape, gradient.dtype))
 
 
 def redistribute(dtensor, mesh, placements):
@@ -299,8 +300,8 @@ def _unmapped(dtensor):
     cutting = [axis for axis, placement in zip(mesh.mesh_dim_names, placements) if placement.is_shard()]
     if cutting:
         raise NotImplementedError(f"redistribute of parts laid out as {dtensor._slice_map.describe()}: axis "
-                                  f"{cutting[0]!r} cuts as well, but the slice map does not know it; supported are maps "
-                                  f"that name every axis that cuts (SliceMap.then)")
+                                  f"{cutting[0]!r} cuts as well, but the slice map does not know it; supported are "
+                                  "maps that name every axis that cuts (SliceMap.then)")
     whole = gather_mapped(dtensor._local, mesh, dtensor._slice_map, gather_along)
     return dtensor._of(whole, mesh, placements, tuple(whole.shape))
 

@@ -40,7 +40,8 @@ class RedistributionOperatorInfer:
 
     def __init__(self, dev_mat: Sequence[int], in_tensor_map: Sequence, out_tensor_map: Sequence):
         if len(in_tensor_map) != len(out_tensor_map):
-            raise ValueError(f"tensor maps of one tensor have the same length, got {in_tensor_map} and {out_tensor_map}")
+            raise ValueError(f"tensor maps of one tensor have the same length, got {in_tensor_map} and "
+                             f"{out_tensor_map}")
         self._mesh = DeviceMesh("npu", tuple(dev_mat))
         self._placements = [Layout.from_tensor_map(self._mesh, tuple(item)).placements
                             for item in (in_tensor_map, out_tensor_map)]

@@ -26,8 +26,8 @@ on the wire in the ring algorithm, with t ranks, N the full tensor of the group 
     zero_pad        Shard(d) -> Partial(sum)  nothing
 
 The last two only where the goal has a reduction pending on the axis: on the way, zeros that are added would cost memory
-and the sign of zero, however few bytes they save. An axis that replicates before and after takes no part unless asked to:
-sharing a reduction over tp among idle dp ranks can save bytes, but puts them on another, often slower, network, and
+and the sign of zero, however few bytes they save. An axis that replicates before and after takes no part unless asked
+to: sharing a reduction over tp among idle dp ranks can save bytes, but puts them on another, often slower, network, and
 relies on dp ranks that really hold the same.
 """
 import functools
@@ -189,8 +189,9 @@ def neighbours(shape, mesh_shape, state: State, goal: State, joint: bool,
     for axis in range(len(mesh_shape)):
         if not usable[axis] or not state.replicates(axis):
             continue
-        if goal.pending[axis] is not None:
-            yield Step("to_partial", (axis,), op=goal.pending[axis]), _set_pending(state, (axis,), goal.pending[axis]), 0
+        op = goal.pending[axis]
+        if op is not None:
+            yield Step("to_partial", (axis,), op=op), _set_pending(state, (axis,), op), 0
         for dim, order in enumerate(state.cuts):
             yield Step("slice", (axis,), dim), _set_cut(state, dim, order + (axis,)), 0
 

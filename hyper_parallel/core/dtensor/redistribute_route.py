@@ -70,7 +70,8 @@ def find_route(shape, src_mesh: DeviceMesh, src, dst_mesh: DeviceMesh, dst) -> R
 
 
 def _planned(shape, mesh, start, goal):
-    plan = plan_states(shape, mesh.mesh_shape, start, goal, joint=all(list(copy) == sorted(copy) for copy in mesh._copies))
+    ascending = all(list(copy) == sorted(copy) for copy in mesh._copies)
+    plan = plan_states(shape, mesh.mesh_shape, start, goal, joint=ascending)
     return (Leg("plan", mesh, plan),) if plan.steps else ()
 
 

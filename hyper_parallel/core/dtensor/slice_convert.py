@@ -50,15 +50,17 @@ def from_placements(shape: Sequence[int], mesh: DeviceMesh, placements: Sequence
     shape, names = tuple(shape), mesh.mesh_dim_names
     for axis, placement in zip(names, placements):
         if isinstance(placement, Partial):
-            raise ValueError(f"axis {axis!r} is {placement!r}: the parts of a pending reduction are no slices of the whole")
+            raise ValueError(f"axis {axis!r} is {placement!r}: the parts of a pending reduction are no slices of the "
+                             "whole")
     placements = tuple(item.normalize(len(shape)) if isinstance(item, Shard) else item for item in placements)
     slice_map = SliceMap.whole(shape)
     for dim, order in enumerate(shard_orders(placements, mesh.mesh_shape, len(shape), names)):
         for axis in order:
             size, rows = mesh.mesh_shape[axis], slice_map.local_shape()[dim]
             if rows % size and (not pad or len(order) > 1):
+                hint = "" if len(order) > 1 else ": pass pad=True for uneven parts"
                 raise ValueError(f"axis {names[axis]!r} of size {size} does not divide dim {dim} of size {shape[dim]} "
-                                 f"({rows} rows there)" + ("" if len(order) > 1 else ": pass pad=True for uneven parts"))
+                                 f"({rows} rows there){hint}")
             if size > 1:
                 slice_map = slice_map.then(dim, size, names[axis], pad=pad)
     return slice_map
@@ -73,11 +75,12 @@ def to_placements(slice_map: SliceMap, mesh: DeviceMesh) -> Tuple[Placement, ...
     cuts: List[List[int]] = [[] for _ in slice_map.shape]
     for cut in slice_map.cuts:
         if len(cut.sections) > 1 or cut.has_padding or any(section.copies > 1 for section in cut.sections):
-            raise ValueError(f"a map of {cut.describe()} over axis {cut.axis!r} cannot be said by placements: its parts "
-                             "are not equal chunks")
+            raise ValueError(f"a map of {cut.describe()} over axis {cut.axis!r} cannot be said by placements: its "
+                             "parts are not equal chunks")
         axis = mesh.axis_index(cut.axis)
         if mesh.mesh_shape[axis] != cut.parts:
-            raise ValueError(f"axis {cut.axis!r} has {mesh.mesh_shape[axis]} ranks on {mesh!r}, the map cuts in {cut.parts}")
+            raise ValueError(f"axis {cut.axis!r} has {mesh.mesh_shape[axis]} ranks on {mesh!r}, the map cuts in "
+                             f"{cut.parts}")
         cuts[cut.dim].append(axis)
     return placements_of(State(tuple(map(tuple, cuts)), (None,) * mesh.ndim), mesh.mesh_shape)
 
