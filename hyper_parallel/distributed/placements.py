@@ -150,7 +150,8 @@ class PlacementFiller:
         cut, why = (None, None) if override or self._tp == 1 else self._cut_of(record, decision, region)
         placed = self._overrides.placement(record.path)
         if placed is not None and not override and self._tp > 1:
-            cut, why = self._said_cut(record, placed), f"user override placement '{placed[0]}'"
+            self._check_said(record, placed, cut)
+            why = "; ".join(filter(None, (f"user override placement '{placed[0]}'", why)))
         self._cuts[record.path] = cut
         if override:
             reasons = (f"kept whole by override '{override}'",) + reasons
@@ -163,16 +164,22 @@ class PlacementFiller:
             self._grad_sum_axes(record, decision, whole_regions, cut), not record.trainable, record.aliases,
             reasons + ((why,) if why else ()), decision.rejected, first_rank)
 
-    def _said_cut(self, record: ParameterRecord, placed) -> Optional[Cut]:
+    @staticmethod
+    def _check_said(record: ParameterRecord, placed, cut: Optional[Cut]):
+        """A placement is a word that has to agree: what meets the weight is decided by its region.
+
+        Raises:
+            ValueError: the region wants another dim, or the whole.
+        """
         word, placement = placed
-        if not placement.is_shard():
-            return None
-        dim = placement.dim % len(record.shape)
-        if placement.dim >= len(record.shape):
-            raise ValueError(f"auto_tp_config.overrides: {word!r}: {record.path!r} of shape {list(record.shape)} has "
-                             f"no dim {placement.dim}; valid: 0 to {len(record.shape) - 1}")
-        self._check_divides(record.path, record.shape[dim], f"rows of dim {dim}", "placement")
-        return SliceMap.plain(record.shape, dim, self._tp, AXIS).cuts[0]
+        wanted = "whole" if cut is None else f"cut in dim {cut.dim}"
+        if not -len(record.shape) <= placement.dim < len(record.shape):
+            raise ValueError(f"auto_tp_config.overrides: {word!r}: {record.path!r} of shape {list(record.shape)} has no "
+                             f"dim {placement.dim}; valid: 0 to {len(record.shape) - 1}")
+        if cut is None or placement.dim % len(record.shape) != cut.dim:
+            raise ValueError(
+                f"auto_tp_config.overrides: {word!r} places {record.path!r} in {placement}, but what meets it in its region "
+                f"wants it {wanted}: say what the parameter is with auto_tp_config.rules, or keep it whole with replicate")
 
     def _cut_of(self, record: ParameterRecord, decision: Decision, region) -> Tuple[Optional[Cut], Optional[str]]:
         if self._is_first_rank_bias(decision):

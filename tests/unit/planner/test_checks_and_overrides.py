@@ -156,6 +156,10 @@ def test_a_placement_of_the_user_wins_and_says_so():
     made = plan(record(LLAMA), tp=2, overrides=[{"match": "lm_head.weight", "placement": "shard(0)"},
                                                 {"match": "model.embed_tokens.weight", "placement": "replicate"}])
     assert "user override placement" in made.parameters["lm_head.weight"].reasons[-1]
+    for word, said in (("lm_head.weight", "cut in dim 0"), ("*.input_layernorm.weight", "wants it whole")):
+        dim = 1 if "lm" in word else 0
+        with pytest.raises(ValueError, match=said):
+            plan(record(LLAMA), tp=2, overrides=[{"match": word, "placement": f"shard({dim})"}])
     assert made.parameters["model.embed_tokens.weight"].slice_map.is_replicated
 
 
