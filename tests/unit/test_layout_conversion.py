@@ -21,7 +21,7 @@ from hyper_parallel.core.dtensor.device_mesh import DeviceMesh
 from hyper_parallel.core.dtensor.layout import Layout, _infer_slice_area_by_rank
 from hyper_parallel.core.dtensor.placement_state import local_area, shard_orders
 from hyper_parallel.core.dtensor.placement_types import (Partial, Replicate, Shard, StridedShard, format_placement,
-                                                         parse_placement)
+                                                         parse_placement, resolve_placements)
 
 R, P, S = Replicate(), Partial(), Shard
 MESH = DeviceMesh("npu", (2, 3, 4), ("dp", "cp", "tp"))
@@ -101,3 +101,14 @@ def test_wrong_words():
     for text in ("shard(0, split_factor=1)", "shard(0, 4)", "strided(0)"):
         with pytest.raises(ValueError, match="split_factor=N"):
             parse_placement(text)
+
+
+def test_questions_to_a_placement():
+    assert (R.is_replicate(), P.is_partial(), S(1).is_shard(1), S(1).is_shard(0), P.is_shard()) == (
+        True, True, True, False, False)
+    assert parse_placement(S(0)) == S(0) and format_placement(R) == "replicate"
+    assert resolve_placements(None, ("dp", "tp")) == [R, R]
+    with pytest.raises(ValueError, match="'ep', but the mesh's axes are dp, tp"):
+        resolve_placements({"ep": S(0)}, ("dp", "tp"))
+    with pytest.raises(ValueError, match="valid reductions are sum, avg, max, min"):
+        Partial("prod")
