@@ -13,7 +13,7 @@
 # limitations under the License.
 """What names and structure cannot tell about a family of models, as data."""
 from dataclasses import dataclass
-from typing import Callable, Mapping, Optional, Tuple
+from typing import Callable, Mapping, Optional, Tuple, Union
 
 from hyper_parallel.distributed.model_facts import ModelFacts
 from hyper_parallel.distributed.tensor_parallel.param_role import ParamRole
@@ -45,14 +45,14 @@ class ModelAdapterSpec:
     model_types: Tuple[str, ...]
     architectures: Tuple[str, ...] = ()
     sharding_rules: Tuple[Tuple[str, ParamRole], ...] = ()
-    qkv_layout: "str | Callable[[ModelFacts], Optional[str]] | None" = None
+    qkv_layout: Union[str, Callable[[ModelFacts], Optional[str]], None] = None
     gate_up_layout: Optional[str] = None
     query_layout: Optional[str] = None
     in_out: Tuple[str, ...] = ()
     linears_in_out: bool = False
     stacked: Tuple[str, ...] = ()
     whole: Tuple[Tuple[str, str], ...] = ()
-    head_arguments: Mapping[str, int] = None
+    head_arguments: Optional[Mapping[str, int]] = None
     head_module: Optional[str] = None
 
     def qkv(self, facts: ModelFacts) -> Optional[str]:

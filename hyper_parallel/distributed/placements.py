@@ -174,12 +174,13 @@ class PlacementFiller:
         word, placement = placed
         wanted = "whole" if cut is None else f"cut in dim {cut.dim}"
         if not -len(record.shape) <= placement.dim < len(record.shape):
-            raise ValueError(f"auto_tp_config.overrides: {word!r}: {record.path!r} of shape {list(record.shape)} has no "
-                             f"dim {placement.dim}; valid: 0 to {len(record.shape) - 1}")
+            raise ValueError(f"auto_tp_config.overrides: {word!r}: {record.path!r} of shape {list(record.shape)} has "
+                             f"no dim {placement.dim}; valid: 0 to {len(record.shape) - 1}")
         if cut is None or placement.dim % len(record.shape) != cut.dim:
             raise ValueError(
-                f"auto_tp_config.overrides: {word!r} places {record.path!r} in {placement}, but what meets it in its region "
-                f"wants it {wanted}: say what the parameter is with auto_tp_config.rules, or keep it whole with replicate")
+                f"auto_tp_config.overrides: {word!r} places {record.path!r} in {placement}, but what meets it in its "
+                f"region wants it {wanted}: say what the parameter is with auto_tp_config.rules, or keep it "
+                "whole with replicate")
 
     def _cut_of(self, record: ParameterRecord, decision: Decision, region) -> Tuple[Optional[Cut], Optional[str]]:
         if self._is_first_rank_bias(decision):
@@ -358,7 +359,7 @@ class PlacementFiller:
             out_dim = len(record.shape) - 1 if record.shape[-1] == heads.heads else 0
         dim = in_dim if part == parts.ATTENTION_OUT else out_dim
         rows = record.shape[dim]
-        if rows % heads.heads:
+        if rows % heads.heads or (part in (parts.HEAD_VECTOR, parts.HEAD_TABLE) and rows != heads.heads):
             raise ValueError(f"{record.path!r}: dim {dim} of {list(record.shape)} is no whole number for {heads.heads} "
                              f"heads ({KEY_OF['heads']})")
         return self._plain(record, dim, rows // heads.heads), None

@@ -47,7 +47,8 @@ class WidthWitness:
             self._check_feed_forward(scope, group)
         for unit in self._around.units:
             decision = self._ledger.decisions.get(unit.main.path)
-            if decision is not None and decision.part in (parts.UP, parts.GATE) and unit.dims >= 2:
+            if decision is not None and decision.part in (parts.UP, parts.GATE, parts.GATE_UP) and \
+                    unit.dims >= 2 and "rule" not in decision.reasons[0]:
                 self._find_fused(unit, decision)
         by_scope = {}
         for unit in self._around.units:
@@ -64,7 +65,8 @@ class WidthWitness:
                                                                                       parts.GATE_UP)]
         if len(downs) == 1 and columns:
             width = self._ledger.sizes(downs[0])[1]
-            if all(self._ledger.sizes(unit)[0] in (width, 2 * width) for unit in columns):
+            fitting = (width,) if len(columns) > 1 else (width, 2 * width)
+            if all(self._ledger.sizes(unit)[0] in fitting for unit in columns):
                 return
         elif len(downs) < 2 or not columns and len(downs) != 1:
             return
@@ -87,25 +89,29 @@ class WidthWitness:
                              rejected=(f"{old.reasons[0]} says {old.part}",) if not same_cut(part, old.part) else ())
 
     def _find_fused(self, unit: Unit, decision: Decision):
-        """A column weight twice as wide as its row weight reads is gate and up in one."""
+        """A column weight twice as wide as its row weight reads is gate and up in one; one as wide as that is not."""
         is_expert = self._around.is_expert(unit)
+        in_experts = decision.role in (ParamRole.MOE_EXPERT, ParamRole.SHARED_EXPERT)
         around = self._around.by_scope[unit.scope] if is_expert else self._around.by_block[block_of(unit)]
         siblings = [other for other in around if other.dims == unit.dims and other is not unit
                     and other.main.path in self._ledger.decisions
                     and self._ledger.decisions[other.main.path].part in parts.MLP_PARTS
                     and self._ledger.decisions[other.main.path].role in (
-                        decision.role, ParamRole.ROWWISE if decision.role is ParamRole.COLWISE else decision.role)]
+                        decision.role, decision.role if in_experts else ParamRole.ROWWISE)]
         siblings = [other for other in siblings if other.scope == unit.scope] or siblings
         downs = [other for other in siblings if self._ledger.decisions[other.main.path].part == parts.DOWN]
         if len(downs) != 1 or any(self._ledger.decisions[other.main.path].part in (parts.GATE, parts.UP, parts.GATE_UP)
                                   for other in siblings):
             return
-        if self._ledger.sizes(unit)[0] == 2 * self._ledger.sizes(downs[0])[1]:
-            role = decision.role if decision.role in (ParamRole.MOE_EXPERT, ParamRole.SHARED_EXPERT) else \
-                ParamRole.FUSED_GATE_UP
-            self._ledger.decisions[unit.main.path] = replace(
-                decision, part=parts.GATE_UP, role=role,
-                reasons=decision.reasons + (f"twice as wide as {downs[0].name} reads",))
+        rows, width = self._ledger.sizes(unit)[0], self._ledger.sizes(downs[0])[1]
+        if rows == 2 * width and decision.part != parts.GATE_UP:
+            part, role, why = parts.GATE_UP, ParamRole.FUSED_GATE_UP, f"twice as wide as {downs[0].name} reads"
+        elif rows == width and decision.part == parts.GATE_UP:
+            part, role, why = parts.UP, ParamRole.COLWISE, f"as wide as {downs[0].name} reads: no gate in it"
+        else:
+            return
+        self._ledger.decisions[unit.main.path] = replace(
+            decision, part=part, role=decision.role if in_experts else role, reasons=decision.reasons + (why,))
 
     def _check_attention(self, scope: str, group: List[Unit]):
         by_part = {}

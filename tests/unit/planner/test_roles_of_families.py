@@ -141,6 +141,8 @@ def test_names_that_shapes_contradict_are_refused():
     wrong = {**LLAMA, "model.layers.0.mlp.down_proj.weight": (64, 96)}
     _, undecided = roles(record(wrong))
     assert "model.layers.0.mlp.down_proj.weight" in undecided
+    wrong = {**LLAMA, "model.layers.0.mlp.up_proj.weight": (256, 64)}
+    assert "model.layers.0.mlp.up_proj.weight" in roles(record(wrong))[1]
     wrong = {**LLAMA, "model.layers.0.self_attn.q_proj.weight": (48, 64)}
     _, undecided = roles(record(wrong))
     assert "do not make an attention" in undecided["model.layers.0.self_attn.q_proj.weight"].why
@@ -177,3 +179,14 @@ def test_masks_and_buffers_are_skipped(frozen):
     size = (1, 1, 8, 8) if frozen == "bias" else (1,)
     found, _ = roles(record({**LLAMA, f"model.layers.0.self_attn.{frozen}": size}))
     assert found[f"model.layers.0.self_attn.{frozen}"] in ("SKIP",)
+
+
+@pytest.mark.parametrize("width, role, layout", [(32, "COLWISE", None), (64, "FUSED_GATE_UP", "interleaved")])
+def test_widths_tell_whether_there_is_a_gate(width, role, layout):
+    made = plan(record({"layers.0.mlp.linear_fc1.weight": (width, 64), "layers.0.mlp.linear_fc2.weight": (64, 32),
+                        "layers.0.moe.router.weight": (4, 64), "layers.0.moe.experts.weight1": (4, 64, width),
+                        "layers.0.moe.experts.weight2": (4, 32, 64)}, num_experts=4), tp=2)
+    assert made.parameters["layers.0.mlp.linear_fc1.weight"].role == role
+    assert (layout or "rows are") in " ".join(made.parameters["layers.0.mlp.linear_fc1.weight"].reasons) or not layout
+    cut = made.parameters["layers.0.moe.experts.weight1"].slice_map.cuts[0]
+    assert [section.rows for section in cut.sections] == ([32, 32] if layout else [32])

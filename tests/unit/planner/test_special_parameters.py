@@ -116,6 +116,8 @@ def test_an_adapter_that_does_not_fit_its_weight_is_refused():
 def test_h02_sinks_and_tables_go_with_their_heads():
     made = plan(inventories.folders()["gpt_oss"], tp=2)
     assert made.parameters[f"{ATTENTION}.sinks"].local_shape == (2,)
+    with pytest.raises(ValueError, match="no whole number for 4 heads"):
+        plan(record({**LLAMA, f"{ATTENTION}.sinks": (8,)}), tp=2)
     made = plan(inventories.folders()["t5"], tp=2)
     table = made.parameters["encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
     assert table.local_shape == (32, 2) and table.slice_map.cuts[0].dim == 1 and table.role == "SPECIAL"
