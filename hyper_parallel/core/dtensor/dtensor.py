@@ -189,6 +189,12 @@ class DTensor(Tensor):
         return self._mesh
 
     @property
+    def device(self) -> str:
+        """Where the part is; a part that was made on the meta device and moved has left its DTensor there."""
+        local = self.__dict__.get("_local")
+        return Tensor.device.__get__(self) if local is None else local.device
+
+    @property
     def placements(self) -> Tuple[Placement, ...]:
         """One placement per mesh axis, in mesh order."""
         return self._placements
