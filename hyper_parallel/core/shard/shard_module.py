@@ -12,6 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """Replace a Cell's parameters by Parameters that are DTensors."""
+from hyper_parallel.core.collectives.gradient_sum import sum_gradient_over
 from hyper_parallel.core.dtensor.dtensor import DTensor, distribute_tensor
 from hyper_parallel.core.dtensor.device_mesh import DeviceMesh
 from hyper_parallel.core.shard.sharding_plan import ShardingPlan
@@ -19,6 +20,9 @@ from hyper_parallel.core.shard.sharding_plan import ShardingPlan
 
 def shard_module(module, device_mesh: DeviceMesh, sharding_plan: ShardingPlan):
     """Distribute the named parameters of a Cell in place, and return the Cell.
+
+    Operators then dispatch on them, and what each rank's backward gives a replicated parameter is a summand of its
+    gradient: the summands are added over every axis that replicates it, once a backward.
 
     Args:
         module (Cell): real or meta parameters.
@@ -37,5 +41,8 @@ def shard_module(module, device_mesh: DeviceMesh, sharding_plan: ShardingPlan):
         cell, name = owners[path]
         parameter = cell._params[name]
         if parameter is not None and not isinstance(parameter, DTensor):
-            cell._params[name] = distribute_tensor(parameter, device_mesh, placements)
+            stored = cell._params[name] = distribute_tensor(parameter, device_mesh, placements)
+            for axis, placement in enumerate(stored.placements):
+                if placement.is_replicate() and stored.requires_grad:
+                    sum_gradient_over(stored.to_local(), device_mesh.get_group(axis))
     return module
