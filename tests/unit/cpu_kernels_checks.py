@@ -24,6 +24,8 @@ from hyper_parallel.platform import cpu_kernels
 
 ms.set_context(mode=ms.PYNATIVE_MODE)
 ms.set_device("CPU")
+# Kernels made in the background now and then fail to initialise on a busy machine, and errors surface late.
+ms.runtime.launch_blocking()
 cpu_kernels.install()
 
 STEP = 1e-5

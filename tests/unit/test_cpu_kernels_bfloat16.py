@@ -94,6 +94,38 @@ def test_arithmetic_that_broadcasts(function, formula):
     check_half(function, formula, positive(3, 4), positive(3, 4), dtype=ms.bfloat16)
 
 
+ROWS = np.array([2, 0, 2])
+
+
+def test_indexing():
+    check_half(lambda x: x[Tensor(ROWS)], lambda x: x[ROWS], numbers(3, 4), dtype=ms.bfloat16)
+    check_half(lambda x: x[Tensor(ROWS), 1:3], lambda x: x[ROWS, 1:3], numbers(3, 4), dtype=ms.bfloat16)
+    check_half(lambda x: x[1:, 0], lambda x: x[1:, 0], numbers(3, 4), dtype=ms.bfloat16)
+
+
+def test_assignment():
+    """Expert outputs are put back in token order by `whole[order] = rows`."""
+    order = np.array([1, 2, 0])
+
+    def put(index, numpy_index):
+        def function(rows):
+            whole = mint.zeros((3, 4), dtype=ms.bfloat16)
+            whole[index] = rows
+            return whole
+
+        def formula(rows):
+            whole = np.zeros((3, 4))
+            whole[numpy_index] = rows
+            return whole
+        return function, formula
+    for index in (Tensor(order), slice(0, 3)):
+        function, formula = put(index, order if isinstance(index, Tensor) else index)
+        check_half(function, formula, numbers(3, 4), dtype=ms.bfloat16)
+    whole = mint.zeros((3, 4), dtype=ms.bfloat16)
+    whole[Tensor(order[:1])] = 2.0
+    close(whole, np.eye(3)[1][:, None] * np.full(4, 2.0), 0)
+
+
 def test_indices_stay_indices():
     values, positions = mint.max(Tensor(np.array([[1, 3, 2]], np.float32)).astype(ms.bfloat16), 1)
     assert values.dtype == ms.bfloat16 and positions.dtype == ms.int64

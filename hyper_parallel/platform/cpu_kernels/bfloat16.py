@@ -23,6 +23,7 @@ from mindspore.common import dtype as mstype
 
 from hyper_parallel.platform.cpu_kernels.dispatch import (
     REPLACEMENTS, CpuOperator, Replacement, operator, runs_here, tensors_in)
+from hyper_parallel.platform.cpu_kernels.memory import write_into
 from hyper_parallel.platform.cpu_kernels.numeric import as_float32
 
 _MINT, _FUNCTIONAL, _TENSOR = "mindspore.mint", "mindspore.mint.nn.functional", "mindspore:Tensor"
@@ -99,6 +100,31 @@ for _name, _targets in _WITHOUT_KERNEL.items():
     REPLACEMENTS.append(Replacement(_targets, functools.partial(_through_float32, _name)))
 for _name, _targets in _WITHOUT_BROADCAST_GRADIENT.items():
     REPLACEMENTS.append(Replacement(_targets, functools.partial(_through_float32, _name, only_if=_broadcasts)))
+
+
+def _getitem(original):
+    @functools.wraps(original)
+    def __getitem__(self, index):
+        if self.dtype == mstype.bfloat16 and runs_here((self,), {}):
+            return original(as_float32(self), index).astype(mstype.bfloat16)
+        return original(self, index)
+    return __getitem__
+
+
+def _setitem(original):
+    @functools.wraps(original)
+    def __setitem__(self, index, value):
+        if self.dtype == mstype.bfloat16 and runs_here((self,), {}):
+            wide = as_float32(self)
+            original(wide, index, as_float32(value))
+            write_into(self, wide)
+        else:
+            original(self, index, value)
+    return __setitem__
+
+
+REPLACEMENTS.append(Replacement((f"{_TENSOR}.__getitem__",), _getitem))
+REPLACEMENTS.append(Replacement((f"{_TENSOR}.__setitem__",), _setitem))
 
 
 @operator("Mm", f"{_MINT}:mm", f"{_TENSOR}.mm")

@@ -41,8 +41,10 @@ def write_into(target: Tensor, value: Tensor) -> Tensor:
     A view cannot write to the memory it looks at and gets memory of its own: it then holds the new values, the tensor
     it was a view of keeps the old ones.
     """
+    # The kernel would convert too, but hand the gradient back in the target's dtype.
+    value = value.astype(target.dtype)
     if is_view(target):
-        target.assign_value(value.astype(target.dtype).broadcast_to(target.shape).copy())
+        target.assign_value(value.broadcast_to(target.shape).copy())
     else:
         _copy_kernel(target, own_memory(value))
     return target
