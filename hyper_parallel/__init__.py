@@ -18,6 +18,7 @@ from hyper_parallel.platform import cpu_kernels as _cpu_kernels
 _cpu_kernels.maybe_install()
 
 # pylint: disable=wrong-import-position
+from hyper_parallel.core.collectives.counter import count_collectives  # noqa: E402
 from hyper_parallel.core.dtensor.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from hyper_parallel.core.dtensor.dtensor import DFunction, DTensor, SkipDTensorDispatch, distribute_tensor  # noqa: E402
 from hyper_parallel.core.fully_shard.api import fully_shard  # noqa: E402
@@ -31,5 +32,5 @@ from hyper_parallel.distributed.verify import verify  # noqa: E402
 from hyper_parallel.version import __version__  # noqa: E402
 
 __all__ = ["DFunction", "DTensor", "DeviceMesh", "PipelineStage", "ShardingPlan", "SkipDTensorDispatch", "__version__",
-           "apply", "auto_tp", "distribute_tensor", "fully_shard", "init_device_mesh", "plan", "restore",
-           "shard_module", "verify"]
+           "apply", "auto_tp", "count_collectives", "distribute_tensor", "fully_shard", "init_device_mesh", "plan",
+           "restore", "shard_module", "verify"]

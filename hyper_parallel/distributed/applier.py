@@ -159,12 +159,13 @@ def _shard(cell, state: AppliedState, sense_is_split: bool):
         if spec._tp_local_attr_plan is not None:
             maybe_update_head_counts(module, spec, path, mesh, mesh.mesh_dim_names)
             state.undo.append(lambda module=module: restore_head_counts(module))
-        _install(module, spec, arguments[path], plan, group, rank, state)
+        _install(module, path, spec, arguments[path], plan, group, rank, state)
     if sense_is_split:
         state.handles.append(edges.hook_exit(cell, Transition(transitions.TERMINAL_REPLICATED, group)))
 
 
-def _install(module, spec: ModuleShardingSpec, arguments, plan: ShardingPlan, group, rank: int, state: AppliedState):
+def _install(module, path: str, spec: ModuleShardingSpec, arguments, plan: ShardingPlan, group, rank: int,
+             state: AppliedState):
     """Local computation first, then the exit, then what comes after it, and the entry."""
     if spec.local_compute_fn == "vocabulary_parallel_embedding":
         (table,) = (parameter for parameter in module.get_parameters(expand=False) if parameter.ndim == 2)
@@ -172,7 +173,7 @@ def _install(module, spec: ModuleShardingSpec, arguments, plan: ShardingPlan, gr
         state.undo.append(local_compute.vocabulary_parallel_embedding(module, rows, rank * rows))
     if spec.local_compute_fn == "bias_after_reduction":
         state.undo.append(local_compute.bias_after_reduction(module))
-    leaving = edges.exit_transition(spec.out_src, spec.out_dst, group)
+    leaving = edges.exit_transition(spec.out_src, spec.out_dst, group, path)
     if leaving is not None:
         state.handles.append(edges.hook_exit(module, leaving, spec.out_size))
     if spec.local_compute_fn == "bias_after_reduction":
@@ -181,7 +182,7 @@ def _install(module, spec: ModuleShardingSpec, arguments, plan: ShardingPlan, gr
         (name,) = spec.in_dst
         has_cut_weights = any(placement.get(AXIS) is not None and placement[AXIS].is_shard()
                               for placement in (spec.params or {}).values())
-        entering = edges.entry_transition(spec.in_src[name], spec.in_dst[name], group, has_cut_weights)
+        entering = edges.entry_transition(spec.in_src[name], spec.in_dst[name], group, has_cut_weights, path)
         if entering is not None:
             state.handles.append(edges.hook_entry(module, entering, name, arguments.index(name)))
 
@@ -190,23 +191,25 @@ def _reduce_gradients(cell, state: AppliedState):
     """One hook per parameter: copies among themselves, partial sums over the axis, then the average over the data."""
     plan, mesh = state.plan, state.mesh
     data_axes = [axis for axis in mesh.mesh_dim_names if axis not in plan.mesh_axes and mesh.size(axis) > 1]
+    paths = {id(parameter): path for path, parameter in cell.parameters_and_names()}
     for parameter, spec in _parameters(cell, plan):
         if spec.frozen:
             continue
-        reductions = _tensor_parallel_reductions(spec, mesh) + [
-            functional.make("all_reduce", mesh.get_group(axis), "avg", purpose=PARAMETER_GRADIENT, phase="backward")
-            for axis in data_axes]
+        where = paths[id(parameter)].rpartition(".")[0]
+        reductions = _tensor_parallel_reductions(spec, mesh, where) + [
+            functional.make("all_reduce", mesh.get_group(axis), "avg", purpose=PARAMETER_GRADIENT, phase="backward",
+                            where=where) for axis in data_axes]
         if reductions:
             state.handles.append(parameter.register_hook(_gradient_hook(reductions)))
 
 
-def _tensor_parallel_reductions(spec: ParameterSpec, mesh) -> List[Callable]:
+def _tensor_parallel_reductions(spec: ParameterSpec, mesh, where: str) -> List[Callable]:
     groups = [mesh.get_group(axis) for axis in spec.grad_sum_axes]
     if spec.copies > 1:
         rank, ranks = mesh.get_local_rank(AXIS), mesh.get_rank_list_along_axis(AXIS)
         groups.append(get_group(tuple(ranks[other] for other in spec.slice_map.copy_group(rank))))
-    return [functional.make("all_reduce", group, "sum", purpose=PARAMETER_GRADIENT, phase="backward")
-            for group in groups]
+    return [functional.make("all_reduce", group, "sum", purpose=PARAMETER_GRADIENT, phase="backward",
+                            where=where) for group in groups]
 
 
 def _gradient_hook(reductions: List[Callable]):

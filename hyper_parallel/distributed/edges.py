@@ -25,7 +25,7 @@ def _on_axis(named: Optional[NamedPlacement]):
     return (named or {}).get(AXIS, Replicate())
 
 
-def entry_transition(source: NamedPlacement, target: NamedPlacement, group, has_cut_weights: bool):
+def entry_transition(source: NamedPlacement, target: NamedPlacement, group, has_cut_weights: bool, where: str = ""):
     """The transition of an argument on its way into a boundary; None where nothing happens, forward or backward.
 
     Args:
@@ -33,32 +33,33 @@ def entry_transition(source: NamedPlacement, target: NamedPlacement, group, has_
         target: layout that the body wants.
         group: the ranks of the axis.
         has_cut_weights: the body multiplies it by cut weights, so that its gradient is partial.
+        where: the boundary's path.
     """
     arrives, wanted = _on_axis(source), _on_axis(target)
     if isinstance(wanted, Replicate):
         if isinstance(arrives, Shard):
             kind = transitions.GATHER_SEQUENCE if has_cut_weights else transitions.GATHER_FOR_REPLICATED
-            return Transition(kind, group, arrives.dim)
-        return Transition(transitions.ENTER_REPLICATED, group) if has_cut_weights else None
+            return Transition(kind, group, arrives.dim, where=where)
+        return Transition(transitions.ENTER_REPLICATED, group, where=where) if has_cut_weights else None
     if isinstance(arrives, Replicate):
-        return Transition(transitions.SLICE, group, wanted.dim)
+        return Transition(transitions.SLICE, group, wanted.dim, where=where)
     assert arrives == wanted, f"no entry from {arrives} to {wanted}"
     return None
 
 
-def exit_transition(source: NamedPlacement, target: NamedPlacement, group):
-    """The transition of a result on its way out of a boundary; None where nothing happens."""
+def exit_transition(source: NamedPlacement, target: NamedPlacement, group, where: str = ""):
+    """The transition of a result on its way out of the boundary at path `where`; None where nothing happens."""
     has, leaves = _on_axis(source), _on_axis(target)
     if has == leaves:
         return None
     if has.is_partial():
         if isinstance(leaves, Shard):
-            return Transition(transitions.REDUCE_SCATTER_SEQUENCE, group, leaves.dim)
-        return Transition(transitions.REDUCE, group)
+            return Transition(transitions.REDUCE_SCATTER_SEQUENCE, group, leaves.dim, where=where)
+        return Transition(transitions.REDUCE, group, where=where)
     if isinstance(has, Shard):
         assert isinstance(leaves, Replicate), f"no exit from {has} to {leaves}"
-        return Transition(transitions.GATHER_FOR_REPLICATED, group, has.dim)
-    return Transition(transitions.SLICE, group, leaves.dim)
+        return Transition(transitions.GATHER_FOR_REPLICATED, group, has.dim, where=where)
+    return Transition(transitions.SLICE, group, leaves.dim, where=where)
 
 
 def hook_entry(cell, edge, name: str, position: int):

@@ -12,6 +12,9 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """The counter: bytes by the ring formulas, filters, nesting; and the plain collectives on groups of one."""
+import json
+import types
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -19,7 +22,8 @@ from mindspore import Tensor
 
 from hyper_parallel.core.collectives import counter, functional
 from hyper_parallel.core.collectives.counter import Collective, count_collectives, counted
-from hyper_parallel.core.collectives.groups import Group
+from hyper_parallel.core.collectives.groups import Group, axis_of, name_axis
+from hyper_parallel.core.collectives.transitions import Transition
 
 QUAD, ALONE = Group("quad", (0, 1, 2, 3), 2), Group("hp_0", (0,), 0)
 
@@ -85,6 +89,60 @@ def test_nested_blocks_and_none():
     with pytest.raises(KeyError), count_collectives():
         raise KeyError
     assert not counter._COUNTING and not counter._RECORDS
+
+
+def test_axis_and_module_of_a_collective():
+    """The axis by which the group was asked for; a view's name does not replace it; paths take in what is below."""
+    name_axis(QUAD, "tp")
+    name_axis(QUAD, "flat", is_view=True)
+    name_axis(Group("other", (0, 1), 0), "view", is_view=True)
+    assert (axis_of("quad"), axis_of("other"), axis_of("hp_7-9")) == ("tp", "view", "")
+    with count_collectives() as record:
+        for where in ("layers.1.attn", "layers.10", ""):
+            counted(lambda x: x, "all_reduce", QUAD, where=where)(Tensor(np.ones(2), ms.float32))
+    assert [item.axis for item in record] == ["tp"] * 3
+    assert record.count(where="layers.1") == record.count(where="layers.1.attn") == 1
+    assert record.count(where="layers") == record.count(where="layers", axis="tp") == 2
+    assert record.count(where="") == 1 and record.count(axis="dp") == 0
+
+
+def test_table_and_data():
+    """Rows by path, axis, kind, purpose and phase; layers that differ by number are one row of the table."""
+    record = counter.CollectiveRecord([
+        Collective("all_gather", "g", 4, 10, 40, axis="tp", where=f"model.layers.{layer}.mlp") for layer in (0, 0, 11)])
+    record.collectives.append(Collective("all_reduce", "hp_1-2", 2, 1000, 1000, "parameter_gradient", "backward"))
+    data = json.loads(json.dumps(record.to_dict()))
+    assert data["by_kind"] == {"all_gather": 3, "all_reduce": 1} and data["by_axis"] == {"tp": 3, "hp_1-2": 1}
+    assert (data["count"], data["bytes"], data["wire_bytes"]) == (4, 1120, 1090)
+    assert [(row["where"], row["count"]) for row in data["rows"]] == [
+        ("model.layers.0.mlp", 2), ("model.layers.11.mlp", 1), ("", 1)]
+    folded = record.rows(fold=True)
+    assert folded[0] == {"where": "model.layers.*.mlp", "axis": "tp", "kind": "all_gather", "purpose": "activation",
+                         "phase": "forward", "count": 3, "bytes": 120, "wire_bytes": 90}
+    lines = str(record).split("\n")
+    assert "4 collectives, 1,090 bytes sent by this rank" in lines[0]
+    assert any("model.layers.*.mlp" in line and " 120 " in line for line in lines) and max(map(len, lines)) <= 140
+    assert len(record.table(fold=False).rows) == 3
+
+
+def test_labelled_functions_share_the_backends(monkeypatch):
+    """One function of the backend for all modules; each counts under its own path, forward and backward."""
+    made = []
+
+    def make_all_reduce(group, op):
+        made.append((group, op))
+        return lambda x: x
+    monkeypatch.setattr(functional, "load_backend", lambda: types.SimpleNamespace(make_all_reduce=make_all_reduce))
+    functional.make.cache_clear()
+    edges = [Transition("reduce_for_local_math", QUAD, where=where) for where in ("a", "b")]
+    with count_collectives() as record:
+        for edge in edges:
+            grad = ms.grad(lambda x, edge=edge: edge(x).sum())(Tensor([1.0]))
+            assert grad.asnumpy() == [1.0]
+    functional.make.cache_clear()
+    assert [(item.where, item.phase) for item in record] == [
+        ("a", "forward"), ("a", "backward"), ("b", "forward"), ("b", "backward")]
+    assert len(made) == 2, made
 
 
 def test_a_compiled_call_is_not_counted():

@@ -100,7 +100,8 @@ def _run(x, group, kind, *arguments, purpose):
 
 
 @functools.lru_cache(maxsize=None)
-def make(kind: str, group: Group, *arguments, purpose: str = ACTIVATION, phase: str = "forward") -> Callable:
+def make(kind: str, group: Group, *arguments, purpose: str = ACTIVATION, phase: str = "forward",
+         where: str = "") -> Callable:
     """A collective as a function of one tensor that counts itself and compiles; made once, for groups of two and more.
 
     Args:
@@ -109,7 +110,12 @@ def make(kind: str, group: Group, *arguments, purpose: str = ACTIVATION, phase: 
         *arguments: the reduction, the dim or dims, or the source.
         purpose: what the counter files it under.
         phase: "forward" or "backward", for the counter.
+        where: path of the module whose collective it is, for the counter; functions that differ in it share the
+            backend's.
     """
+    if where:
+        shared = make(kind, group, *arguments, purpose=purpose, phase=phase, where="")
+        return counted(shared.run, kind, group, purpose, phase, where)
     backend = load_backend()
     name_late_errors()
     if kind == "barrier":

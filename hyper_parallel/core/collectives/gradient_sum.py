@@ -27,7 +27,7 @@ class _NothingToRemove:
         """Does nothing."""
 
 
-def sum_gradient_over(param: Parameter, group: Group):
+def sum_gradient_over(param: Parameter, group: Group, where: str = ""):
     """Hooks an all-reduce in float32 onto the parameter's gradient; once a backward, however often the weight is used.
 
     Works in PyNative, mindspore.jit and GRAPH_MODE. A group of size 1 needs no hook.
@@ -35,6 +35,7 @@ def sum_gradient_over(param: Parameter, group: Group):
     Args:
         param: a parameter that every rank of the group holds whole.
         group: the group, as `mesh.get_group(axis)` gives.
+        where: path of the module that has the parameter, for the counter.
 
     Returns:
         A handle; `remove()` takes the hook off. A graph that was compiled with the hook keeps it.
@@ -45,7 +46,7 @@ def sum_gradient_over(param: Parameter, group: Group):
     """
     if group.size == 1:
         return _NothingToRemove()
-    reduce = make("all_reduce", group, "sum", purpose=PARAMETER_GRADIENT, phase="backward")
+    reduce = make("all_reduce", group, "sum", purpose=PARAMETER_GRADIENT, phase="backward", where=where)
 
     def hook(gradient):
         return ops.cast(reduce(ops.cast(gradient, ms.float32)), gradient.dtype)

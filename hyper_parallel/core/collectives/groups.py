@@ -64,6 +64,7 @@ class Group(str):
 
 
 _GROUPS: Dict[Tuple[int, ...], Group] = {}
+_AXES: Dict[str, str] = {}
 _SPELLED_OUT = 8
 
 
@@ -127,6 +128,31 @@ def get_group(ranks: Sequence[int]) -> Group:
         raise ValueError(f"rank {current_rank()} is not a member of the group of ranks {ranks}")
     _GROUPS[ranks] = Group(_create(ranks), ranks, ranks.index(current_rank()))
     return _GROUPS[ranks]
+
+
+def name_axis(group: Group, axis: str, is_view: bool = False) -> Group:
+    """Remembers the mesh axis by which a group was asked for; several axes may have the same ranks, the latest counts.
+
+    Args:
+        group: the group.
+        axis: the axis' name.
+        is_view: a flattened or split axis, whose name does not replace one that is there.
+    """
+    if is_view:
+        _AXES.setdefault(group.name, axis)
+    else:
+        _AXES[group.name] = axis
+    return group
+
+
+def axis_of(name: str) -> str:
+    """The mesh axis by which the group of this name was asked for, "" when it was made of ranks.
+
+    Examples:
+        >>> axis_of(mesh.get_group("tp").name)
+        'tp'
+    """
+    return _AXES.get(name, "")
 
 
 def _create(ranks):

@@ -90,6 +90,7 @@ class Transition(nn.Cell):
         dim (int | tuple[int, int], optional): the tensor's dim along which to gather, scatter, slice or pad; for
             `all_to_all` the pair (dim to split, dim to concatenate). None for transitions without one.
         purpose (str): what the counter files it under.
+        where (str): path of the boundary whose edge it is, for the counter.
 
     Raises:
         ValueError: an unknown kind, or a dim is missing, superfluous or of the wrong form.
@@ -100,7 +101,7 @@ class Transition(nn.Cell):
     """
 
     def __init__(self, kind: str, group: Group, dim: Optional[Union[int, Tuple[int, int]]] = None, *,
-                 purpose: str = ACTIVATION):
+                 purpose: str = ACTIVATION, where: str = ""):
         super().__init__(auto_prefix=False)
         if kind not in EDGES:
             raise ValueError(f"no transition is called {kind!r}: valid ones are {', '.join(EDGES)}")
@@ -112,10 +113,13 @@ class Transition(nn.Cell):
         back = tuple(reversed(dim)) if kind == ALL_TO_ALL else dim
         self._run_forward = _make_step(edge.forward, group, dim, purpose, "forward")
         self._run_backward = _make_step(edge.backward, group, back, purpose, "backward")
+        # The compiler, which does not count, gets functions that all edges of a kind share: it reads each once.
+        self._pynative = (_make_step(edge.forward, group, dim, purpose, "forward", where),
+                          _make_step(edge.backward, group, back, purpose, "backward", where))
 
     def __call__(self, x):
         if ms.get_context("mode") == ms.PYNATIVE_MODE:
-            return _PyNativeEdge.apply(x, self._run_forward, self._run_backward)
+            return _PyNativeEdge.apply(x, *self._pynative)
         return super().__call__(x)
 
     def construct(self, x):
@@ -159,7 +163,7 @@ def _check_dim(kind, dim):
         raise ValueError(f"transition {kind} takes {'an int' if needed else 'no'} dim, got {dim!r}")
 
 
-def _make_step(step, group, dim, purpose, phase):
+def _make_step(step, group, dim, purpose, phase, where=""):
     if group.size == 1 or step == "identity":
         return local.identity
     if step == "scale":
@@ -170,4 +174,4 @@ def _make_step(step, group, dim, purpose, phase):
         arguments = ("sum",)
     else:
         arguments = dim if step == "all_to_all" else (dim,)
-    return make(step, group, *arguments, purpose=purpose, phase=phase)
+    return make(step, group, *arguments, purpose=purpose, phase=phase, where=where)

@@ -20,7 +20,7 @@ import itertools
 import math
 from typing import Dict, List, Optional, Sequence, Tuple, Union
 
-from hyper_parallel.core.collectives.groups import Group, current_rank, get_group, world_exists
+from hyper_parallel.core.collectives.groups import Group, current_rank, get_group, name_axis, world_exists
 
 Axis = Union[int, str]
 
@@ -177,7 +177,9 @@ class DeviceMesh:
         flattened = self.root_mesh._flattened
         if isinstance(dim, str) and dim not in self._names and dim in flattened:
             return flattened[dim].get_group()
-        return get_group(self.get_rank_list_along_axis(self._only_axis(dim)))
+        index = self._only_axis(dim)
+        name = self._names[index]
+        return name_axis(get_group(self.get_rank_list_along_axis(index)), name, name not in self.root_mesh._names)
 
     def __getitem__(self, names: Union[str, Tuple[str, ...]]) -> "DeviceMesh":
         """The sub-mesh of the named axes, in the order given, or the flattened mesh of that name.
