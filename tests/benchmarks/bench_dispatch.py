@@ -13,13 +13,14 @@
 # limitations under the License.
 """What an operator on DTensors costs above the bare operator on plain tensors, and what plain operators pay meanwhile.
 
-    python tests/benchmarks/bench_dispatch.py [--rounds 41] [--calls 200] [--json]
+    python tests/benchmarks/bench_dispatch.py [--rounds 201] [--calls 20] [--json]
 
 The baseline is the same operator on the local tensors, in the same process, alternating with the measured one round by
 round; the figures are medians over the rounds. PyNative launches asynchronously: `launch` is the time until the call
 returns, measured with the queue drained between rounds; `cpu` is the calling thread's own processor time in it, which
 other processes on the machine disturb less; `complete` includes the drain, so it is what the device needs when that is
-longer. One process, a mesh of one rank: no collective runs.
+longer. Few calls a round, because PyNative's queue is bounded and a full one makes every call wait. One process, a mesh
+of one rank: no collective runs.
 """
 import argparse
 import gc
@@ -126,8 +127,8 @@ def table(title, rows):
 def main():
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=201)
+    parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     mindspore.set_device("CPU")

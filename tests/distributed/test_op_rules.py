@@ -18,17 +18,21 @@
 The loss is the sum over ranks of what each of them starts its backward with, so the gradient of a replicated operand is a
 summand, that of a pending sum is whole, and that of a part is the part.
 """
+import gc
 import os
 
 import mindspore
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, mint, ops
+from mindspore import Parameter, Tensor, mint, nn, ops
 
 from hyper_parallel.core.collectives.counter import count_collectives
+from hyper_parallel.core.dtensor import dispatch_hooks
 from hyper_parallel.core.dtensor.device_mesh import init_device_mesh
-from hyper_parallel.core.dtensor.dtensor import DTensor, distribute_tensor
+from hyper_parallel.core.dtensor.dispatch import dispatch_is_skipped
+from hyper_parallel.core.dtensor.dtensor import DTensor, SkipDTensorDispatch, distribute_tensor
 from hyper_parallel.core.dtensor.placement_types import Partial, Replicate, Shard
+from hyper_parallel.core.shard import ShardingPlan, shard_module
 from hyper_parallel.platform import cpu_kernels
 from hyper_parallel.platform.mindspore.autograd_compat import enable_backward
 from tests.models.op_cases import all_cases, floats
@@ -147,6 +151,49 @@ def test_a_distributed_parameter_gets_its_gradient():
     x = distribute_tensor(Tensor(floats(4, 8)), MESH, axes(Replicate()))
     mint.nn.functional.linear(x, weight).sum().backward()
     np.testing.assert_allclose(weight.to_local()._grad.asnumpy(), np.tile(floats(4, 8).sum(0), (4, 1)), rtol=1e-4)
+
+
+def test_a_replicated_parameter_of_a_module_gets_the_sum_of_its_terms():
+    layer = shard_module(nn.LayerNorm((8,)), MESH, ShardingPlan({"gamma": (Replicate(),) * MESH.ndim}))
+    weight = layer._params["gamma"]
+    x = distribute_tensor(Tensor(floats(4, 8)), MESH, axes(Shard(0)))
+    (x * weight).sum().redistribute(MESH, (Replicate(),) * MESH.ndim).to_local().backward()
+    np.testing.assert_allclose(weight.to_local()._grad.asnumpy(), WORLD * floats(4, 8).sum(0), rtol=1e-4)
+
+
+def test_two_meshes_and_fused_parts_are_refused():
+    x = distribute_tensor(Tensor(floats(4, 8)), MESH, axes(Shard(0)))
+    other = DTensor.from_local(Tensor(floats(4, 8)), init_device_mesh("npu", (WORLD,), mesh_dim_names=("other",)),
+                               (Replicate(),))
+    with pytest.raises(ValueError, match="different meshes"):
+        mint.add(x, other)
+    fused = DTensor.from_local(Tensor(floats(4, 8)), MESH, axes(Shard(0)))
+    fused._slice_map = object()
+    with pytest.raises(NotImplementedError, match="slice map"):
+        mint.exp(fused)
+
+
+def test_the_hooks_go_with_the_last_dtensor():
+    x = distribute_tensor(Tensor(floats(4, 8)), MESH, axes(Shard(0)))
+    y = x * 2
+    index = DTensor.from_local(Tensor(np.array([1, 0])), MESH, axes(Replicate()))
+    plain = Tensor(floats(4, 8))
+    assert dispatch_hooks.installed()
+    assert isinstance(plain[index, 1], DTensor) and isinstance(plain[0, 1:3], Tensor)
+    plain[0] = distribute_tensor(Tensor(floats(8, seed=4)), MESH, axes(Replicate())).to_local()
+    assert isinstance(Parameter(plain, name="p") * 2, Tensor)
+    del x, y, index
+    gc.collect()
+    assert not dispatch_hooks.installed() and "__fallback__" not in Tensor.__dict__
+
+
+def test_local_parts_inside_the_skipping_context():
+    x = distribute_tensor(Tensor(floats(4, 8)), MESH, axes(Shard(0)))
+    with SkipDTensorDispatch():
+        assert dispatch_is_skipped()
+        for result in (x * 2, mint.cat([x, x]), mint.max(x, dim=0)[0], x[0]):
+            assert not isinstance(result, DTensor)
+    assert not dispatch_is_skipped()
 
 
 def test_dropout_is_equal_on_replicas_and_differs_on_parts():

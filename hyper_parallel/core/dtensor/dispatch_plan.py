@@ -203,7 +203,7 @@ def make_plan(name: str, args, kwargs, tensors, primitive, dtensor_class, hooks=
             raise ValueError(f"operator {name} got DTensors on different meshes, {mesh!r} and {tensor._mesh!r}: bring them to "
                              "one mesh with redistribute(mesh, placements)")
         if tensor._slice_map is not None:
-            raise NotImplementedError(f"operator {name} on {tensor!r}: its slice map holds parts that placements cannot "
+            raise NotImplementedError(f"operator {name} on {describe(tensor)}: its slice map holds parts that placements cannot "
                                       "describe; use to_local() or redistribute(placements=...)")
     operands = [_operand(index, tensor, mesh, dtensor_class) for index, tensor in enumerate(tensors)]
     spec = _spec(name, args, kwargs, operands, primitive)
