@@ -117,7 +117,8 @@ def plain_rows(rounds, calls):
 
 def table(title, rows):
     """The rows as text."""
-    lines = [title, f"{'microseconds':18}" + "".join(f"{kind + ': bare':>16}{'measured':>10}{'above':>8}" for kind in KINDS)]
+    lines = [title, f"{'microseconds':18}" + "".join(f"{kind + ': bare':>16}{'measured':>10}{'above':>8}" for kind in
+    KINDS)]
     for row in rows:
         lines.append(f"{row['operator']:18}" + "".join(
             f"{row[kind]['bare']:16.1f}{row[kind]['measured']:10.1f}{row[kind]['above']:8.1f}" for kind in KINDS))

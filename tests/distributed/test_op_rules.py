@@ -15,7 +15,8 @@
 
     python tests/distributed/launch.py --world 2 tests/distributed/test_op_rules.py      (or 4: a 2 x 2 mesh)
 
-The loss is the sum over ranks of what each of them starts its backward with, so the gradient of a replicated operand is a
+The loss is the sum over ranks of what each of them starts its backward with,
+so the gradient of a replicated operand is a
 summand, that of a pending sum is whole, and that of a part is the part.
 """
 import gc
@@ -62,7 +63,8 @@ def leaf(array):
 
 
 def used(tensor):
-    """The leaf as an operand: of two leaves in one sum MindSpore clones the shared gradient, for which CPU has no kernel."""
+    """The leaf as an operand: of two leaves in one sum MindSpore clones the shared gradient,
+    for which CPU has no kernel."""
     return tensor * 1 if tensor._requires_grad else tensor
 
 
@@ -250,7 +252,8 @@ def test_no_rule_is_an_error_unless_all_is_replicated():
     def solve(placement):
         return ops.cholesky(distribute_tensor(Tensor(np.eye(4, dtype=np.float32)), MESH, axes(placement)))
     assert solve(Replicate()).placements == axes(Replicate())
-    with pytest.raises(NotImplementedError, match=r"operator Cholesky has no propagation rule for .*Shard\(dim=0\).*redistribut"):
+    with pytest.raises(NotImplementedError,
+    match=r"operator Cholesky has no propagation rule for .*Shard\(dim=0\).*redistribut"):
         solve(Shard(0))
 
 

@@ -13,7 +13,8 @@
 # limitations under the License.
 """One call of every operator that has a propagation rule: what the simulated and the distributed tests run.
 
-Dims are multiples of 4, so that two axes of 2 ranks can cut any of them. A case whose function is one dispatched operator
+Dims are multiples of 4,
+so that two axes of 2 ranks can cut any of them. A case whose function is one dispatched operator
 can be simulated in one process; the others (compositions of stand-ins) run on ranks only.
 """
 from typing import Callable, NamedTuple, Sequence
@@ -70,9 +71,11 @@ SHORT = Tensor(np.array([2, 0, 3]))
 
 def _unary():
     functions = dict(
-        neg=lambda x: -x, exp=mint.exp, silu=F.silu, sigmoid=mint.sigmoid, tanh=mint.tanh, relu=F.relu, square=mint.square,
+        neg=lambda x: -x, exp=mint.exp, silu=F.silu, sigmoid=mint.sigmoid, tanh=mint.tanh, relu=F.relu,
+        square=mint.square,
         abs=lambda x: x.abs(), sin=mint.sin, cos=mint.cos, scale=lambda x: x * 2.5, scale_left=lambda x: 3 * x,
-        shift=lambda x: x + 1, lower=lambda x: x - 1, over=lambda x: x / 2, cast_half=lambda x: x.astype(mstype.float16),
+        shift=lambda x: x + 1, lower=lambda x: x - 1, over=lambda x: x / 2,
+        cast_half=lambda x: x.astype(mstype.float16),
         to_float=lambda x: x.float(), power=lambda x: x ** 2, clamp=lambda x: mint.clamp(x, -1, 1),
         stop=ops.stop_gradient, erf=mint.erf, expm1=mint.expm1, from_one=lambda x: 1 - x, softplus=ops.softplus)
     for name, function in functions.items():
@@ -153,26 +156,37 @@ def _norms():
     yield Case("softmax_primitive", ops.Softmax(0), [A])
     yield Case("log_softmax", lambda x: ops.log_softmax(x, -1), [A])
     yield Case("rms_norm", lambda x, w: ops.rms_norm(x, w)[0], [CUBE, floats(4, seed=8)])
-    yield Case("layer_norm", lambda x, w, b: F.layer_norm(x, (4,), w, b), [CUBE, floats(4), floats(4, seed=1)], close=1e-4)
+    yield Case("layer_norm", lambda x, w, b: F.layer_norm(x, (4,), w, b), [CUBE, floats(4), floats(4, seed=1)],
+    close=1e-4)
     yield Case("layer_norm_primitive", lambda x, w, b: ops.LayerNorm(1, 1)(x, w, b)[0], [A, ROW, ROW + 1], close=1e-3)
 
 
 def _shapes():
     functions = dict(
         merge=lambda x: x.reshape(32, 4), merge_last=lambda x: mint.reshape(x, (4, -1)), flatten=lambda x: x.flatten(),
-        flatten_inner=lambda x: mint.flatten(x, 1, 2), split_first=lambda x: x.reshape(2, 2, 8, 4), heads=lambda x: mint.reshape(x, (4, 4, 2, 4)),
-        same=lambda x: x.reshape(4, 8, 4), ones=lambda x: x.reshape(4, 1, 8, 4), regroup=lambda x: x.reshape(8, 16), view=lambda x: x.view(-1),
-        transpose=lambda x: mint.transpose(x, 0, 2), permute=lambda x: x.permute(2, 0, 1), order=lambda x: ops.transpose(x, (1, 2, 0)),
-        swap=lambda x: x.swapaxes(0, 1), reverse=lambda x: x.T, unsqueeze=lambda x: mint.unsqueeze(x, 1), expand_dims=lambda x: ops.expand_dims(x, -1),
-        tile=lambda x: mint.tile(x, (1, 2, 1)), tile_more=lambda x: ops.tile(x, (2, 1, 1, 1)), flip=lambda x: mint.flip(x, (1,)),
-        triu=lambda x: mint.triu(x), contiguous=lambda x: x.contiguous(), broadcast=lambda x: mint.broadcast_to(x, (2, 4, 8, 4)),
+        flatten_inner=lambda x: mint.flatten(x, 1, 2), split_first=lambda x: x.reshape(2, 2, 8, 4),
+        heads=lambda x: mint.reshape(x, (4, 4, 2, 4)),
+        same=lambda x: x.reshape(4, 8, 4), ones=lambda x: x.reshape(4, 1, 8, 4), regroup=lambda x: x.reshape(8, 16),
+        view=lambda x: x.view(-1),
+        transpose=lambda x: mint.transpose(x, 0, 2), permute=lambda x: x.permute(2, 0, 1),
+        order=lambda x: ops.transpose(x, (1, 2, 0)),
+        swap=lambda x: x.swapaxes(0, 1), reverse=lambda x: x.T, unsqueeze=lambda x: mint.unsqueeze(x, 1),
+        expand_dims=lambda x: ops.expand_dims(x, -1),
+        tile=lambda x: mint.tile(x, (1, 2, 1)), tile_more=lambda x: ops.tile(x, (2, 1, 1, 1)),
+        flip=lambda x: mint.flip(x, (1,)),
+        triu=lambda x: mint.triu(x), contiguous=lambda x: x.contiguous(), broadcast=lambda x: mint.broadcast_to(x, (2,
+        4, 8, 4)),
         split=lambda x: mint.split(x, 2, dim=1), split_sizes=lambda x: mint.split(x, [1, 3], dim=-1),
-        split_legacy=lambda x: ops.split(x, 4, axis=1), chunk=lambda x: mint.chunk(x, 2, dim=0), unbind=lambda x: mint.unbind(x, 1),
-        narrow=lambda x: mint.narrow(x, 1, 2, 4), narrow_whole=lambda x: mint.narrow(x, 1, 0, 8), select=lambda x: mint.select(x, 1, 3),
-        slice=lambda x: ops.slice(x, (0, 1, 0), (4, 2, 4)), strided=lambda x: ops.strided_slice(x, (0, 2, 0), (4, 8, 4), (1, 1, 1)),
+        split_legacy=lambda x: ops.split(x, 4, axis=1), chunk=lambda x: mint.chunk(x, 2, dim=0),
+        unbind=lambda x: mint.unbind(x, 1),
+        narrow=lambda x: mint.narrow(x, 1, 2, 4), narrow_whole=lambda x: mint.narrow(x, 1, 0, 8),
+        select=lambda x: mint.select(x, 1, 3),
+        slice=lambda x: ops.slice(x, (0, 1, 0), (4, 2, 4)), strided=lambda x: ops.strided_slice(x, (0, 2, 0), (4, 8,
+        4), (1, 1, 1)),
         item=lambda x: x[1], item_last=lambda x: x[..., -1], ranges=lambda x: x[:, 2:6], steps=lambda x: x[::2, :, 1:],
         new=lambda x: x[:, None], two=lambda x: x[1, :, 2], rows=lambda x: x[SHORT], columns=lambda x: x[:, SHORT],
-        listed=lambda x: x[[0, 2]], whole=lambda x: x[:], pair=lambda x: x[SHORT, SHORT], repeat=lambda x: ops.repeat_interleave(x, 2, 1))
+        listed=lambda x: x[[0, 2]], whole=lambda x: x[:], pair=lambda x: x[SHORT, SHORT],
+        repeat=lambda x: ops.repeat_interleave(x, 2, 1))
     for name, function in functions.items():
         yield Case(f"shape_{name}", function, [CUBE], single=name not in ("repeat", "contiguous"))
     one = floats(4, 1, 8)
@@ -214,7 +228,8 @@ def _compositions():
     yield Case("swiglu", lambda x: F.silu(x[..., :4]) * x[..., 4:], [A], single=False)
     yield Case("hand_rms_norm", lambda x, w: x * mint.rsqrt(mint.mean(mint.square(x), dim=-1, keepdim=True) + 1e-6) * w,
                [CUBE, floats(4, seed=8)], single=False, close=1e-4)
-    yield Case("mlp", lambda x, up, down: F.linear(F.silu(F.linear(x, up)), down), [A, floats(8, 8), floats(4, 8, seed=2)],
+    yield Case("mlp", lambda x, up, down: F.linear(F.silu(F.linear(x, up)), down), [A, floats(8, 8), floats(4, 8,
+    seed=2)],
                single=False, close=1e-4)
     yield Case("attention", _attention, [floats(4, 4, 8, seed=s) for s in range(3)], single=False, close=1e-4)
     yield Case("plain_first", lambda x: Tensor(B) * x, [A], single=False)

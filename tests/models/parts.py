@@ -24,7 +24,8 @@ def summands(whole, op, count, seed):
     """Arrays whose reduction is the whole."""
     rng = np.random.default_rng(seed)
     if op in ("max", "min"):
-        lower = [whole - np.sign(0.5 - (op == "min")) * rng.uniform(0.5, 1, whole.shape) * (rng.random(whole.shape) < 0.5)
+        lower = [whole - np.sign(0.5 - (op == "min")) * rng.uniform(0.5, 1,
+        whole.shape) * (rng.random(whole.shape) < 0.5)
                  for _ in range(count)]
         lower[seed % count] = whole
         return [part.astype(whole.dtype) for part in lower]

@@ -77,7 +77,8 @@ def leaf(array):
 
 
 def used(tensor):
-    """The leaf as an operand. Two leaves cannot be the operands of one sum: MindSpore clones the gradient that they share,
+    """The leaf as an operand. Two leaves cannot be the operands of one sum: MindSpore clones the gradient that they
+    share,
     and the CPU has no kernel for it."""
     return tensor * 1 if tensor._requires_grad else tensor
 

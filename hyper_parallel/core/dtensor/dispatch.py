@@ -17,7 +17,8 @@ The first call of its kind (operator, placements, shapes, other arguments) asks 
 `Plan`; every later one looks the plan up, runs the operator on the locals and labels the result.
 
 Gradients need nothing of their own. The operator runs on locals, whose autograd graph is the backward on parts, and
-redistributions are true adjoints. With the locals of all ranks as the variables, the gradient of a part is then exactly:
+redistributions are true adjoints. With the locals of all ranks as the variables,
+the gradient of a part is then exactly:
 for `Shard` the part of the gradient, for `Replicate` a summand of it (a Partial), for `Partial` the whole of it.
 """
 from typing import Any, Dict, List

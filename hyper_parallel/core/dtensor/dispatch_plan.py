@@ -200,11 +200,11 @@ def make_plan(name: str, args, kwargs, tensors, primitive, dtensor_class, hooks=
     mesh = distributed[0]._mesh
     for tensor in distributed:
         if tensor._mesh is not mesh:
-            raise ValueError(f"operator {name} got DTensors on different meshes, {mesh!r} and {tensor._mesh!r}: bring them to "
-                             "one mesh with redistribute(mesh, placements)")
+            raise ValueError(f"operator {name} got DTensors on different meshes, {mesh!r} and {tensor._mesh!r}: bring "
+                             "them to one mesh with redistribute(mesh, placements)")
         if tensor._slice_map is not None:
-            raise NotImplementedError(f"operator {name} on {describe(tensor)}: its slice map holds parts that placements cannot "
-                                      "describe; use to_local() or redistribute(placements=...)")
+            raise NotImplementedError(f"operator {name} on {describe(tensor)}: its slice map holds parts that placements "
+                                      "cannot describe; use to_local() or redistribute(placements=...)")
     operands = [_operand(index, tensor, mesh, dtensor_class) for index, tensor in enumerate(tensors)]
     spec = _spec(name, args, kwargs, operands, primitive)
     if spec is None:
@@ -265,4 +265,5 @@ def _no_rule(name, tensors):
     described = "; ".join(f"argument {number}: {describe(tensor)}" for number, tensor in enumerate(tensors))
     return NotImplementedError(
         f"operator {name} has no propagation rule for {described}. Redistribute the DTensors to Replicate first "
-        "(x.redistribute(placements=(Replicate(), ...))), work on the parts (to_local()), or add a rule: see docs/dtensor.md.")
+        "(x.redistribute(placements=(Replicate(), ...))), work on the parts (to_local()), or add a rule: see "
+        "docs/dtensor.md.")

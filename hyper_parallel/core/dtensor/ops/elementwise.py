@@ -17,17 +17,21 @@ from hyper_parallel.core.dtensor.ops.registry import rule
 from hyper_parallel.core.dtensor.ops.spec import LINEAR, MOVES, Operand
 
 UNARY = ("Abs", "Acos", "Asin", "Atan", "AtanExt", "BitwiseNot", "Ceil", "Cos", "Cosh", "Elu", "EluExt", "Erf", "Erfc",
-         "Erfinv", "Exp", "Exp2", "Expm1", "Floor", "GeLU", "GeluExt", "HShrink", "HSigmoid", "HSwish", "IsFinite", "IsInf",
+         "Erfinv", "Exp", "Exp2", "Expm1", "Floor", "GeLU", "GeluExt", "HShrink", "HSigmoid", "HSwish", "IsFinite",
+         "IsInf",
          "IsNan", "LeakyReLU", "LeakyReLUExt", "Log", "Log10", "Log1p", "Log2", "LogicalNot", "LogSigmoid",
          "LogSigmoidExt", "Mish", "NanToNum", "PowTensorScalar", "Reciprocal", "ReLU", "ReLU6", "RemainderTensorScalar",
-         "Round", "Rsqrt", "Sigmoid", "Sign", "SiLU", "Silu", "Sin", "Sinc", "Sinh", "SoftplusExt", "Softplus", "Softshrink",
+         "Round", "Rsqrt", "Sigmoid", "Sign", "SiLU", "Silu", "Sin", "Sinc", "Sinh", "SoftplusExt", "Softplus",
+         "Softshrink",
          "Sqrt", "Square", "Tan", "Tanh", "Trunc", "ClampScalar", "Clip", "AddScalar", "SubScalar", "ThresholdExt",
          "Threshold", "FastGeLU")
 """One tensor, not linear; whatever else they take are numbers."""
 
 BINARY = ("Atan2", "Atan2Ext", "BitwiseAndScalar", "BitwiseAndTensor", "BitwiseOrScalar", "BitwiseOrTensor",
-          "BitwiseXorScalar", "BitwiseXorTensor", "ClampTensor", "DivMod", "DivMods", "Equal", "FloorDiv", "FloorDivScalar",
-          "FloorMod", "Fmod", "FmodScalar", "FmodTensor", "Greater", "GreaterEqual", "GreaterEqualScalar", "GreaterScalar",
+          "BitwiseXorScalar", "BitwiseXorTensor", "ClampTensor", "DivMod", "DivMods", "Equal", "FloorDiv",
+          "FloorDivScalar",
+          "FloorMod", "Fmod", "FmodScalar", "FmodTensor", "Greater", "GreaterEqual", "GreaterEqualScalar",
+          "GreaterScalar",
           "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalXor", "Mod", "NotEqual", "NeScalar", "EqualScalar",
           "Pow", "PowScalarTensor", "RemainderScalarTensor", "RemainderTensorTensor", "SquaredDifference", "Xlogy",
           "XLogYScalarOther", "XLogYScalarSelf", "DivNoNan", "TruncateDiv", "TruncateMod", "PReLU", "SiLUGrad",

@@ -11,7 +11,8 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Slices, selections and indices: a dim that they touch stays whole, unless the rows that a rank lacks count as zeros."""
+"""Slices, selections and indices: a dim that they touch stays whole,
+unless the rows that a rank lacks count as zeros."""
 from mindspore import Tensor, ops
 
 from hyper_parallel.core.dtensor.ops.common import alone, tensors
@@ -195,7 +196,8 @@ def getitem(x, index):
             labels.append(len(labels) if whole else None)
         elif isinstance(item, Operand):
             if "ool" in str(item.dtype):
-                raise NotImplementedError("a boolean index gives a shape that depends on values: use masked_fill or where")
+                raise NotImplementedError("a boolean index gives a shape that depends on values: use masked_fill "
+                                          "or where")
             operands.append(item)
             places.append(len(out))
             labels.append(None)
@@ -234,7 +236,8 @@ class SliceKey:
         return hash((self.start, self.stop, self.step))
 
     def __eq__(self, other):
-        return isinstance(other, SliceKey) and (self.start, self.stop, self.step) == (other.start, other.stop, other.step)
+        return (isinstance(other, SliceKey)
+                and (self.start, self.stop, self.step) == (other.start, other.stop, other.step))
 
 
 def _is_whole(item, size):

@@ -14,7 +14,8 @@
 """From the placements that operands have to the placements in which an operator can work, one mesh axis at a time.
 
 On each axis an operator has a handful of *ways*: everything replicated; one label cut; one group of Partial operands
-passed through. Only ways that some operand already suggests are considered: a dim is cut only if an operand is cut along
+passed through. Only ways that some operand already suggests are considered: a dim is cut only if an operand is cut
+along
 it. Among them the one that moves the fewest bytes is taken; slicing a replicated operand moves none.
 """
 from typing import Dict, Hashable, List, NamedTuple, Optional, Sequence, Tuple

@@ -11,7 +11,8 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Random numbers: replicas draw the same, parts draw different ones, and a filled weight does not depend on the mesh."""
+"""Random numbers: replicas draw the same, parts draw different ones,
+and a filled weight does not depend on the mesh."""
 from mindspore import mint
 
 from hyper_parallel.core.dtensor.ops.common import pointwise

@@ -11,13 +11,15 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a propagation rule says: a name for every dim of an operator's operands and results, and what may be done along it.
+"""What a propagation rule says: a name for every dim of an operator's operands and results,
+and what may be done along it.
 
 Dims that are cut together have one *label*, as in an einsum::
 
     MatMulExt   x [b m k]  w [k n]  ->  [b m n]       k is summed: cutting it leaves a Partial result
 
-A label can be any hashable; None is a dim that is never cut. The engine (`propagate`) reads the placements off the labels,
+A label can be any hashable; None is a dim that is never cut. The engine (`propagate`) reads the placements off the
+labels,
 one mesh axis at a time, so that a rule never speaks of meshes.
 """
 import math
@@ -82,7 +84,8 @@ class Spec:
 
     Args:
         inputs: labels of each operand; one that is left out has to be whole on every axis.
-        outputs: labels of each result; None for a result that is the same on every rank. A result beyond the last is like
+        outputs: labels of each result; None for a result that is the same on every rank. A result beyond the last is
+        like
             the last.
         reduces: `{label: op}` for labels that no result has: cutting them leaves `Partial(op)`.
         whole: labels that may not be cut.
@@ -206,6 +209,7 @@ def broadcast_shape(*operands: Operand) -> Tuple[int, ...]:
 
 
 def aligned_labels(x: Operand, shape: Sequence[int]) -> Labels:
-    """Labels of `x` under a shape to which it broadcasts: the number of the result's dim; None where `x` is repeated."""
+    """Labels of `x` under a shape to which it broadcasts: the number of the result's dim; None where `x` is
+    repeated."""
     offset = len(shape) - x.ndim
     return tuple(offset + dim if size == shape[offset + dim] else None for dim, size in enumerate(x.shape))
