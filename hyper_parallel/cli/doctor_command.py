@@ -112,10 +112,10 @@ def examine() -> List[Check]:
     facts = probe() if version_of("mindspore") else {"error": "MindSpore is not installed"}
     checks += [check_import(facts), check_device(facts)]
     checks += [check_gradient(which, facts) for which in _GRADIENTS]
-    checks.append(check_space("/dev/shm", _LITTLE_SHARED_MEMORY, "data loaders with worker processes pass batches "
-                              "through it: docker run --shm-size=8g, or mount -o remount,size=8g /dev/shm"))
-    checks.append(check_space(os.getcwd(), _LITTLE_DISK, "logs, checkpoints and compiled graphs are written to the "
-                              "working directory: start in one with more room"))
+    checks.append(check_space("/dev/shm", "/dev/shm", _LITTLE_SHARED_MEMORY, "data loaders with worker processes "
+                              "pass batches through it: docker run --shm-size=8g, or remount it with size=8g"))
+    checks.append(check_space("working directory", os.getcwd(), _LITTLE_DISK, "logs, checkpoints and compiled graphs "
+                              "are written to it: start in one with more room"))
     return checks
 
 
@@ -300,10 +300,11 @@ def check_gradient(which: str, facts: Dict[str, Any]) -> Check:
                  f"{ours:.1e}: {remedy}")
 
 
-def check_space(folder: str, little: int, advice: str) -> Check:
+def check_space(name: str, folder: str, little: int, advice: str) -> Check:
     """Free space.
 
     Args:
+        name: of the line.
         folder: whose file system.
         little: bytes below which it is a warning.
         advice: what to do then.
@@ -311,11 +312,10 @@ def check_space(folder: str, little: int, advice: str) -> Check:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as failed:
-        return Check(folder, WARNING, str(failed), advice)
+        return Check(name, WARNING, str(failed), advice)
     writable = os.access(folder, os.W_OK)
-    return Check(folder, OK if free >= little and writable else WARNING,
-                 f"{free / (1 << 30):.1f} GiB free" + ("" if writable else ", not writable"),
-                 "" if free >= little and writable else advice)
+    found = f"{free / (1 << 30):.1f} GiB free in {folder}" + ("" if writable else ", not writable")
+    return Check(name, OK, found) if free >= little and writable else Check(name, WARNING, found, advice)
 
 
 def _numbers(version: str) -> tuple:

@@ -216,7 +216,7 @@ def test_space(machine, monkeypatch, tmp_path):
     assert machine and named("/dev/shm").status == OK
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(1 << 26, 0, 1 << 26))
     assert named("/dev/shm").status == WARNING and "--shm-size" in named("/dev/shm").advice
-    assert named(str(tmp_path)).found == "0.1 GiB free"
+    assert named("working directory").found == f"0.1 GiB free in {tmp_path}"
 
     def absent(folder):
         raise FileNotFoundError(f"no {folder}")
@@ -226,7 +226,7 @@ def test_space(machine, monkeypatch, tmp_path):
 
 def test_a_folder_that_cannot_be_written(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.os, "access", lambda folder, mode: False)
-    check = doctor.check_space(str(tmp_path), 0, "elsewhere")
+    check = doctor.check_space("here", str(tmp_path), 0, "elsewhere")
     assert machine and check.status == WARNING and "not writable" in check.found and check.advice == "elsewhere"
 
 
