@@ -37,7 +37,7 @@ count() {
 }
 
 coverage erase
-tier unit coverage run -m pytest tests/unit "${select[@]}"
+tier unit coverage run -m pytest tests/unit tests/plan_judge "${select[@]}"
 for world in $worlds; do
     tier "$world-ranks" coverage run tests/distributed/launch.py --world "$world" "${select[@]}"
 done
