@@ -92,6 +92,8 @@ def test_division_with_rounding(mode, rounding):
     tensor = Tensor(start)
     tensor.div_(2.0, rounding_mode=mode)
     close(tensor, rounding(start / 2), 0)
+    with pytest.raises(ValueError, match="'up'"):
+        tensor.div_(2.0, rounding_mode="up")
 
 
 @pytest.mark.parametrize("dtype", [ms.float16, ms.bfloat16, ms.int32, ms.int64, ms.bool_])

@@ -86,6 +86,7 @@ _ADD = {True: _arithmetic("InplaceAddExt", mint.add), False: _arithmetic("Inplac
 _SUB = {True: _arithmetic("InplaceSubExt", mint.sub), False: _arithmetic("InplaceSubScalar", mint.sub)}
 _MUL = {True: _arithmetic("InplaceMul", mint.mul), False: _arithmetic("InplaceMuls", mint.mul)}
 _DIV = {True: _arithmetic("InplaceDiv", mint.div), False: _arithmetic("InplaceDivs", mint.div)}
+_ROUNDING = {"trunc": mint.trunc, "floor": mint.floor}
 
 
 def _scaled(other, alpha):
@@ -112,4 +113,6 @@ def div_(self, other, *, rounding_mode=None):
     """With a `rounding_mode`, `trunc` or `floor`, the quotient is rounded before it is written."""
     if rounding_mode is None:
         return _DIV[isinstance(other, Tensor)].dispatch(self, other)
-    return copy_operator.dispatch(self, mint.div(self, other, rounding_mode=rounding_mode))
+    if rounding_mode not in _ROUNDING:
+        raise ValueError(f"rounding_mode must be None, 'trunc' or 'floor', but got {rounding_mode!r}.")
+    return copy_operator.dispatch(self, _ROUNDING[rounding_mode](mint.div(self, other)))

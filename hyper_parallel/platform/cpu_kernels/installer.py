@@ -16,8 +16,8 @@ import importlib
 from typing import List, Tuple
 
 from hyper_parallel.platform.cpu_kernels import (  # noqa: F401  pylint: disable=unused-import
-    activation, attention, bfloat16, cell, creation, distributed, indexing, inplace, loss, moe, norm, randomness, rotary,
-    sorting, split)
+    activation, attention, bfloat16, cell, creation, distributed, indexing, inplace, loss, moe, norm, randomness,
+    rotary, sorting, split)
 from hyper_parallel.platform.cpu_kernels.dispatch import REPLACEMENTS
 
 # What `uninstall` puts back: owner, attribute name, original, whether the owner itself held the attribute.

@@ -49,7 +49,7 @@ def grouped_matmul(x, weight, bias=None, scale=None, offset=None, antiquant_scal
     if split_item != 3 or group_type != 0 or transpose_a or any(extra is not None for extra in extras) \
             or len(x) != 1 or len(weight) != 1 or group_list is None:
         raise NotImplementedError(
-            f"GroupedMatmul on CPU takes one x and one weight with split_item 3, group_type 0 and a group_list, without "
+            f"GroupedMatmul on CPU takes one x and one weight with split_item 3, group_type 0 and a group_list, and no "
             f"bias, quantisation or transpose_a; got split_item {split_item}, group_type {group_type}, {len(x)} x and "
             f"{len(weight)} weight tensors.")
     rows, matrices = as_float32(x[0]), as_float32(weight[0])
