@@ -17,9 +17,7 @@ from mindspore import mint
 
 from hyper_parallel.core.dtensor.ops.common import pointwise
 from hyper_parallel.core.dtensor.ops.registry import rule
-
-# Odd and large, so that seeds of neighbouring parts and of neighbouring steps do not meet.
-_STRIDE = 0x9E3779B1
+from hyper_parallel.core.dtensor.random import STRIDE
 
 
 @rule("FuncDropoutExt")
@@ -42,7 +40,7 @@ def _own_seed(position):
     def compute(cut):
         if not cut.labels:
             return None
-        shift = cut.index() * _STRIDE
+        shift = cut.index() * STRIDE
 
         def run(func, args, kwargs):
             return func(*args[:position], args[position] + shift, *args[position + 1:], **kwargs)
