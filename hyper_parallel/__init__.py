@@ -21,6 +21,7 @@ _cpu_kernels.maybe_install()
 from hyper_parallel.core.collectives.counter import count_collectives  # noqa: E402
 from hyper_parallel.core.dtensor.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
 from hyper_parallel.core.dtensor.dtensor import DFunction, DTensor, SkipDTensorDispatch, distribute_tensor  # noqa: E402
+from hyper_parallel.core.dtensor.placement_types import Partial, Replicate, Shard  # noqa: E402
 from hyper_parallel.core.dtensor.visualize import visualize  # noqa: E402
 from hyper_parallel.core.fully_shard.api import fully_shard  # noqa: E402
 from hyper_parallel.core.pipeline_parallel import PipelineStage  # noqa: E402
@@ -32,6 +33,6 @@ from hyper_parallel.distributed.recipe_spec import ShardingPlan  # noqa: E402
 from hyper_parallel.distributed.verify import verify  # noqa: E402
 from hyper_parallel.version import __version__  # noqa: E402
 
-__all__ = ["DFunction", "DTensor", "DeviceMesh", "PipelineStage", "ShardingPlan", "SkipDTensorDispatch", "__version__",
-           "apply", "auto_tp", "count_collectives", "distribute_tensor", "fully_shard", "init_device_mesh", "plan",
-           "restore", "shard_module", "verify", "visualize"]
+__all__ = ["DFunction", "DTensor", "DeviceMesh", "Partial", "PipelineStage", "Replicate", "Shard", "ShardingPlan",
+           "SkipDTensorDispatch", "__version__", "apply", "auto_tp", "count_collectives", "distribute_tensor",
+           "fully_shard", "init_device_mesh", "plan", "restore", "shard_module", "verify", "visualize"]

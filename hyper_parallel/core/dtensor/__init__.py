@@ -20,9 +20,12 @@ import importlib
 
 _HOMES = {
     "DFunction": "dfunction", "DTensor": "dtensor", "DeviceMesh": "device_mesh", "Layout": "layout",
-    "SkipDTensorDispatch": "dispatch", "SliceMap": "slice_map", "distribute_tensor": "dtensor", "empty": "creation",
+    "Partial": "placement_types", "Placement": "placement_types", "Replicate": "placement_types", "Section": "slice_map",
+    "Shard": "placement_types", "SkipDTensorDispatch": "dispatch", "SliceMap": "slice_map",
+    "StridedShard": "placement_types", "distribute_tensor": "dtensor", "empty": "creation",
     "explain_redistribute": "redistribute_explain", "full": "creation", "init_device_mesh": "device_mesh",
-    "ones": "creation", "rand": "creation", "randn": "creation", "zeros": "creation",
+    "ones": "creation", "parse_placement": "placement_types", "parts_differ": "random", "rand": "creation",
+    "randn": "creation", "zeros": "creation",
 }
 
 __all__ = sorted(_HOMES)
