@@ -44,7 +44,7 @@ def long_description():
 setup(
     name="hyper-parallel",
     version=version(),
-    description="Automatic tensor parallelism for MindSpore: a written, checked plan and the same numbers on every rank",
+    description="Automatic tensor parallelism for MindSpore: a checked plan, and the same numbers on every rank",
     long_description=long_description(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

@@ -51,7 +51,8 @@ make_environment() {
     mkdir -p "$parent" || die "cannot create $parent"
     free_kb="$(df -Pk "$parent" | awk 'NR == 2 { print $4 }')"
     if [ ! -e "$VENV/.installed" ] && [ "${free_kb:-0}" -lt $((NEEDED_GB * 1024 * 1024)) ]; then
-        die "$parent has $((${free_kb:-0} / 1024 / 1024)) GB free; about $NEEDED_GB GB are needed. Free some, or choose another disk with HYPER_PARALLEL_VENV"
+        die "$parent has $((${free_kb:-0} / 1024 / 1024)) GB free; about $NEEDED_GB GB are needed.
+Free some, or choose another disk with HYPER_PARALLEL_VENV"
     fi
 
     # A broken or half-made environment, such as one whose Python has been removed, is made anew.

@@ -16,8 +16,9 @@ configuration: Ascend communicates by HCCL, CPU by MindSpore's mccl.
   --timeout S         how many seconds the processes wait for each other at start (default 300)
 
 One machine:    msrun_train.sh --config configs/qwen3_tiny_auto_tp.yaml
-Two machines:   msrun_train.sh --config FILE --workers 16 --nodes 2 --node-rank 0 --master-addr 10.0.0.1    on the first
-                msrun_train.sh --config FILE --workers 16 --nodes 2 --node-rank 1 --master-addr 10.0.0.1    on the second
+Two machines, the same command on both but for --node-rank:
+                msrun_train.sh --config FILE --workers 16 --nodes 2 --master-addr 10.0.0.1 --node-rank 0
+                msrun_train.sh --config FILE --workers 16 --nodes 2 --master-addr 10.0.0.1 --node-rank 1
 
 The output of the first process of this machine is shown. The exit code is not 0 when any process of it fails.
 TEXT
@@ -58,7 +59,10 @@ done
 local_workers=$((workers / nodes))
 if [ -z "$master_port" ]; then
     master_port=8118
-    [ "$nodes" -gt 1 ] || master_port="$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
+    [ "$nodes" -gt 1 ] || master_port="$(python -c 'import socket
+probe = socket.socket()
+probe.bind(("127.0.0.1", 0))
+print(probe.getsockname()[1])')"
 fi
 
 if [ "$device" = CPU ]; then
@@ -88,7 +92,8 @@ fi
 echo >&2
 echo "error: the job failed; logs in $log_dir" >&2
 # A rank that reports an error is the cause; ranks that msrun killed after it report none.
-failed="$(grep -lE '^error: |^Traceback|\[CRITICAL\]|\[ERROR\]' "$log_dir"/worker_*.log 2>/dev/null | head -n 1)" || true
+errors='^error: |^Traceback|\[CRITICAL\]|\[ERROR\]'
+failed="$(grep -lE "$errors" "$log_dir"/worker_*.log 2>/dev/null | head -n 1)" || true
 log="${failed:-"$log_dir/msrun.log"}"
 if [ "$log" != "$first_log" ]; then   # that one has been shown
     echo "-- last lines of $log" >&2

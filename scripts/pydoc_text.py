@@ -46,8 +46,9 @@ def train_tokenizer(texts, vocab_size):
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=[PAD, END_OF_TOPIC], initial_alphabet=alphabet,
                                   show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
-    if tokenizer.get_vocab_size() != vocab_size:
-        raise ValueError(f"model.vocab_size is {vocab_size}, but this text yields only {tokenizer.get_vocab_size()} tokens")
+    size = tokenizer.get_vocab_size()
+    if size != vocab_size:
+        raise ValueError(f"model.vocab_size is {vocab_size}, but this text yields only {size} tokens")
     return tokenizer
 
 

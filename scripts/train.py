@@ -164,7 +164,7 @@ def device_target(config):
 
 
 def keep_the_screen_for_the_run():
-    """Leaves MindFormers' log to its files, and its table of renamed keys out: they would bury plan and progress bar."""
+    """Leaves MindFormers' log to its files and its table of renamed keys out: they would bury plan and progress bar."""
     from mindformers.parallel_core.transformer_config_utils import ConfigConversionTracer
     from mindformers.tools.logger import get_logger
 
@@ -175,7 +175,7 @@ def keep_the_screen_for_the_run():
 
 
 def run(args):
-    """Checks, trains, compares; returns the exit code. All that can be refused is refused before MindSpore is loaded."""
+    """Checks, trains, compares; returns the exit code. Refuses what it can before MindSpore is loaded."""
     rank, world = process_place()
     config = load_config(args.config, args.overrides)
     device = device_target(config)

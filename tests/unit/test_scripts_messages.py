@@ -51,7 +51,8 @@ class Box:
                 *version_info*) echo {version} ;;
                 *ensurepip*) exit {0 if has_venv else 1} ;;
                 --version) echo "Python {version}.1" ;;
-                "-m venv --clear "*) mkdir -p "$4/bin" && touch "$4/pyvenv.cfg" && cp "{self.bin}/template/python" "$4/bin/" ;;
+                "-m venv --clear "*)
+                    mkdir -p "$4/bin" && touch "$4/pyvenv.cfg" && cp "{self.bin}/template/python" "$4/bin/" ;;
             esac''')
 
     def run(self, script, *arguments, **env):
@@ -180,7 +181,7 @@ def test_msrun_train_refuses(box, tmp_path, arguments, said):
 def test_msrun_train_help(box):
     done = box.run("msrun_train.sh", "--help")
     assert done.returncode == 0
-    assert "Two machines:" in done.stdout
+    assert "Two machines, the same command" in done.stdout
 
 
 def test_msrun_train_without_msrun(box):

@@ -85,7 +85,7 @@ class TrainingProgress(TrainerCallback):
         loss, grad_norm = as_float(kwargs.get("loss")), as_float(kwargs.get("grad_norm"))
         # The optimizer takes the schedule's value before it counts the step.
         schedule = kwargs.get("lr_scheduler")
-        lr = as_float(schedule(ms.Tensor(state.global_step - 1, ms.int32))) if callable(schedule) else as_float(schedule)
+        lr = as_float(schedule(ms.Tensor(state.global_step - 1, ms.int32)) if callable(schedule) else schedule)
         for name, value in (("loss", loss), ("grad_norm", grad_norm), ("lr", lr)):
             self.history[name].append(value)
         if self.first_step_done is None:
