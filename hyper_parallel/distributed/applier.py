@@ -24,6 +24,7 @@ from hyper_parallel.core.collectives.counter import PARAMETER_GRADIENT
 from hyper_parallel.core.collectives.groups import get_group
 from hyper_parallel.core.collectives.transitions import Transition
 from hyper_parallel.distributed import edges, local_compute, local_parameter
+from hyper_parallel.distributed.binding import head_view
 from hyper_parallel.distributed.checks import check_mesh
 from hyper_parallel.distributed.inventory import take_inventory
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ParameterSpec, ShardingPlan
@@ -157,7 +158,7 @@ def _shard(cell, state: AppliedState, sense_is_split: bool):
     for path, spec in deepest_first:
         module = modules[path]
         if spec._tp_local_attr_plan is not None:
-            maybe_update_head_counts(module, spec, path, mesh, mesh.mesh_dim_names)
+            maybe_update_head_counts(module, head_view(spec, module), path, mesh, mesh.mesh_dim_names)
             state.undo.append(lambda module=module: restore_head_counts(module))
         _install(module, path, spec, arguments[path], plan, group, rank, state)
     if sense_is_split:

@@ -15,12 +15,15 @@
 import dataclasses
 from typing import Dict, Tuple
 
+from hyper_parallel.core.dtensor.placement_types import Shard
+from hyper_parallel.distributed.forward_reads import check_head_sizes, check_tables
 from hyper_parallel.distributed.inventory import Inventory, ModuleRecord, take_inventory
 from hyper_parallel.distributed.overrides import PlanOptions
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ShardingPlan
 from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.distributed.tensor_parallel.evidence import nearest
 from hyper_parallel.distributed.tensor_parallel.head_count import build_tp_local_attr_plan
+from hyper_parallel.distributed.tensor_parallel.head_count_facts import cut_projections
 
 
 def bind(plan: ShardingPlan, cell) -> ShardingPlan:
@@ -48,11 +51,26 @@ def bind(plan: ShardingPlan, cell) -> ShardingPlan:
             spec = dataclasses.replace(spec, head_arguments=None)
         bound = dataclasses.replace(spec, in_src=_arguments(spec.in_src, record, path),
                                     in_dst=_arguments(spec.in_dst, record, path))
-        bound._tp_local_attr_plan = build_tp_local_attr_plan(
-            modules[path], bound, path, plan.tp, tuple(plan.mesh_axes),
-            kv_replication=options.kv_replication) if path in plan.heads else None
+        if path in plan.heads:
+            bound._tp_local_attr_plan = build_tp_local_attr_plan(
+                modules[path], head_view(bound, modules[path]), path, plan.tp, tuple(plan.mesh_axes),
+                kv_replication=options.kv_replication)
+            check_head_sizes(path, modules[path], record.counts, plan.heads[path], bound._tp_local_attr_plan, bound)
         boundaries[path] = bound
-    return dataclasses.replace(plan, boundaries=boundaries, bound=True)
+    bound_plan = dataclasses.replace(plan, boundaries=boundaries, bound=True)
+    check_tables(bound_plan, modules)
+    return bound_plan
+
+
+_CANONICAL_PROJECTIONS = {f"{name}.weight": {"tp": Shard(0)} for name in ("q_proj", "k_proj", "v_proj")}
+
+
+def head_view(spec: ModuleShardingSpec, module) -> ModuleShardingSpec:
+    """The boundary as the head counts' own rules can read it: they know projections by their names, and the plan knows
+    that this attention is cut by heads whatever its weights are called."""
+    if cut_projections(spec, ("tp",), module):
+        return spec
+    return dataclasses.replace(spec, params=dict(_CANONICAL_PROJECTIONS))
 
 
 def _check_parameters(plan: ShardingPlan, inventory: Inventory):

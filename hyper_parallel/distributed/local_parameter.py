@@ -16,7 +16,8 @@ import types
 
 import mindspore
 import numpy as np
-from mindspore import Tensor, mint, ops
+from mindspore import Parameter, Tensor, mint, ops
+from mindspore.common.tensor import swap_tensors
 
 from hyper_parallel.core.collectives import functional
 from hyper_parallel.distributed.recipe_spec import ParameterSpec
@@ -68,7 +69,11 @@ def _to_numpy(tensor) -> np.ndarray:
 
 
 def _replace(parameter, array: np.ndarray):
-    parameter.set_data(Tensor(np.ascontiguousarray(array), parameter.dtype), True)
+    """Other data of another shape behind the same object. `set_data` would keep what MindSpore remembers of the old
+    shape once the parameter has been used, and BiasAdd reads that."""
+    swap_tensors(parameter, Parameter(
+        Tensor(np.ascontiguousarray(array), parameter.dtype), name=parameter.name, requires_grad=parameter.requires_grad,
+        layerwise_parallel=parameter.layerwise_parallel, parallel_optimizer=parameter.parallel_optimizer))
 
 
 def _draw_whole(parameter, spec: ParameterSpec, rank: int):

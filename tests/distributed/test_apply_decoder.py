@@ -162,6 +162,22 @@ def test_local_shapes_are_the_planned_ones_and_restore_brings_everything_back():
     assert all(np.array_equal(restored_gradients[path], gradients[path]) for path in gradients)
 
 
+def test_a_model_that_has_already_run_is_applied_and_restored():
+    """MindSpore remembers shapes of parameters that were used; a biased linear shows it."""
+    cell = decoder(attention_bias=True)
+    expected, _ = run(cell, (ids(),))
+    hp.auto_tp(cell, hp.init_device_mesh("npu", (WORLD,), mesh_dim_names=("tp",)))
+    assert np.allclose(run(cell, (ids(),))[0]["output"], expected["output"], atol=1e-5)
+    hp.restore(cell)
+    assert np.array_equal(run(cell, (ids(),))[0]["output"], expected["output"])
+
+
+def test_a_zero_gradient_is_no_difference():
+    """A key's bias under softmax without rotary positions has no gradient but rounding."""
+    report = hp.verify(lambda: decoder(attention_bias=True, qk_norm=False, rotary=False), ids(), tp=WORLD)
+    assert report.ok, report.table()
+
+
 def test_applying_twice_is_a_no_op_for_the_same_plan_and_an_error_for_another():
     cell = decoder()
     mesh = hp.init_device_mesh("npu", (WORLD,), mesh_dim_names=("tp",))

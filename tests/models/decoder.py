@@ -34,6 +34,7 @@ class DecoderConfig:
     attention_bias: bool = False
     tie_word_embeddings: bool = False
     rms_norm_eps: float = 1e-6
+    rotary: bool = True
 
 
 class RMSNorm(nn.Cell):
@@ -136,7 +137,7 @@ class Decoder(nn.Cell):
         self.lm_head = nn.Dense(config.hidden_size, config.vocab_size, has_bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.embed_tokens.embedding_table
-        self.head_dim = config.head_dim
+        self.head_dim, self.rotary = config.head_dim, config.rotary
 
     def construct(self, input_ids):
         """Logits of every position."""
@@ -149,7 +150,7 @@ class Decoder(nn.Cell):
 
     def _buffers_for(self, length):
         size = self.head_dim
-        angles = np.outer(np.arange(length), 10000.0 ** (-np.arange(0, size, 2) / size))
+        angles = np.outer(np.arange(length), self.rotary * 10000.0 ** (-np.arange(0, size, 2) / size))
         angles = np.concatenate([angles, angles], -1)
         mask = np.triu(np.full((length, length), -1e9), 1)
         return (Tensor(np.cos(angles), mindspore.float32), Tensor(np.sin(angles), mindspore.float32),

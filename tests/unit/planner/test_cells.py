@@ -28,7 +28,8 @@ from tests.models.decoder import Attention, Decoder, DecoderConfig
 @pytest.fixture(autouse=True, scope="module")
 def _pynative():
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
-    mindspore.set_device("CPU")
+    if mindspore.get_context("device_target") != "CPU":
+        mindspore.set_device("CPU")
 
 
 def test_a_cell_is_planned_and_bound_in_one_step():
