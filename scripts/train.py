@@ -122,10 +122,10 @@ def process_place():
 def parallel_sizes(config, world=None):
     """(tp, dp) for `world` processes, or for as many as the configuration asks for when None."""
     section = config.get("parallel_config") or {}
-    tp = section.get("model_parallel") or (config.get("parallelism") or {}).get("tensor_parallel") or 1
+    tp = section.get("model_parallel", (config.get("parallelism") or {}).get("tensor_parallel", 1))
     dp = section.get("data_parallel")
     for name, value in (("model_parallel", tp), ("data_parallel", dp)):
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise UserError(f"parallel_config.{name} is {value!r}: a positive whole number is needed")
     world = world or tp * (dp or 1)
     if world % tp or dp and tp * dp != world:
@@ -138,7 +138,7 @@ def parallel_sizes(config, world=None):
 def required(config, section, key):
     """A value that the data needs to know."""
     value = (config.get(section) or {}).get(key)
-    if not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UserError(f"{section}.{key} is {value!r}: a positive whole number is needed")
     return value
 
@@ -180,6 +180,7 @@ def run(args):
     config = load_config(args.config, args.overrides)
     device = device_target(config)
     tp, dp = parallel_sizes(config, None if args.describe and world == 1 else world)
+    required(config, "training", "steps")
     data = {"vocab_size": required(config, "model", "vocab_size"), "seq_len": required(config, "model", "seq_length"),
             "global_batch_size": required(config, "training", "global_batch_size"),
             "seed": required(config, "training", "seed"), "dp_size": dp, "dp_rank": rank // tp}

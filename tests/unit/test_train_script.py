@@ -109,6 +109,9 @@ def test_known_sections_are_those_of_mindformers():
     (2, ["parallel_config.data_parallel=2"], "model_parallel 2 x data_parallel 2"),
     (2, ["parallel_config.model_parallel=two"], "parallel_config.model_parallel is 'two'"),
     (2, ["parallel_config.data_parallel=0"], "parallel_config.data_parallel is 0"),
+    (2, ["parallel_config.model_parallel=0"], "parallel_config.model_parallel is 0"),
+    (1, ["parallel_config.model_parallel=true"], "parallel_config.model_parallel is True"),
+    (2, ["training.steps=0"], "training.steps is 0"),
     (2, ["context.device_target=GPU"], "context.device_target is GPU"),
     (2, ["training.global_batch_size=many"], "training.global_batch_size is 'many'"),
 ])
