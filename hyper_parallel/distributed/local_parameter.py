@@ -18,6 +18,7 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, mint, ops
 from mindspore.common.tensor import swap_tensors
+from mindspore.graph.api import _no_grad
 
 from hyper_parallel.core.collectives import functional
 from hyper_parallel.distributed.recipe_spec import ParameterSpec
@@ -84,7 +85,8 @@ def _draw_whole(parameter, spec: ParameterSpec, rank: int):
         def initialise(self, *args, **kwargs):
             whole = mint.empty(spec.shape, dtype=self.dtype)
             getattr(whole, name)(*args, **kwargs)
-            self.copy_(Tensor(spec.slice_map.shard(_to_numpy(whole), rank), self.dtype))
+            with _no_grad():
+                self.copy_(Tensor(spec.slice_map.shard(_to_numpy(whole), rank), self.dtype))
             return self
         return initialise
 
