@@ -82,7 +82,7 @@ def apply(cell, plan: ShardingPlan, mesh, *, sense_is_split: bool = False):
     """
     done = applied_state(cell)
     if done is not None:
-        if done.plan.hash in (plan.hash, plan.hash if plan.bound else None):
+        if done.plan.hash == plan.hash:
             return cell
         raise ValueError(f"another plan (hash {done.plan.hash[:12]}) has been applied to this {type(cell).__name__}; "
                          "call hp.restore(cell) first")

@@ -13,7 +13,7 @@
 # limitations under the License.
 """A plan meets the real Cell: names, argument names and head counts are checked, and written into a bound copy."""
 import dataclasses
-from typing import Dict, Tuple
+from typing import Dict
 
 from hyper_parallel.core.dtensor.placement_types import Shard
 from hyper_parallel.distributed.forward_reads import check_head_sizes, check_tables
@@ -111,9 +111,3 @@ def _arguments(edges: Dict, record: ModuleRecord, path: str) -> Dict:
             name = found
         renamed[name] = placement
     return renamed
-
-
-def argument_position(spec: ModuleShardingSpec, record_arguments: Tuple[str, ...]) -> Tuple[str, int]:
-    """Name and position of the one argument that an edge changes."""
-    (name,) = spec.in_dst
-    return name, record_arguments.index(name)
