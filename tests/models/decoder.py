@@ -14,9 +14,13 @@
 """A decoder as model code is usually written: cached head counts, views, a plain mask, no thought of parallelism."""
 from dataclasses import dataclass
 
-import mindspore
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Tensor, nn
+
+from tests.models.layers import (
+    Embedding, RMSNorm, attend, causal_mask, no_rotation, repeat_heads, rotary_tables, rotate, silu)
+
+POSITIONS = 64
 
 
 @dataclass
@@ -35,25 +39,12 @@ class DecoderConfig:
     tie_word_embeddings: bool = False
     rms_norm_eps: float = 1e-6
     rotary: bool = True
+    rope_theta: float = 10000.0
 
 
-class RMSNorm(nn.Cell):
-    """Root mean square norm over the last dim."""
-
-    def __init__(self, size, eps):
-        super().__init__()
-        self.weight = Parameter(Tensor(np.ones(size, np.float32)), name="weight")
-        self.eps = eps
-
-    def construct(self, x):
-        """Normalised x."""
-        return x * ops.rsqrt(ops.mean(x * x, -1, keep_dims=True) + self.eps) * self.weight
-
-
-def rotate(x, cos, sin):
-    """Rotary embedding of x `[batch, heads, sequence, head size]`."""
-    half = x.shape[-1] // 2
-    return x * cos + ops.concat((-x[..., half:], x[..., :half]), -1) * sin
+def head_size(config):
+    """Width of a head."""
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 class Attention(nn.Cell):
@@ -61,7 +52,7 @@ class Attention(nn.Cell):
 
     def __init__(self, config):
         super().__init__()
-        hidden, size, bias = config.hidden_size, config.head_dim, config.attention_bias
+        hidden, size, bias = config.hidden_size, head_size(config), getattr(config, "attention_bias", False)
         self.num_heads = config.num_attention_heads
         self.num_key_value_heads = config.num_key_value_heads
         self.num_key_value_groups = self.num_heads // self.num_key_value_heads
@@ -70,7 +61,7 @@ class Attention(nn.Cell):
         self.k_proj = nn.Dense(hidden, self.num_key_value_heads * size, has_bias=bias)
         self.v_proj = nn.Dense(hidden, self.num_key_value_heads * size, has_bias=bias)
         self.o_proj = nn.Dense(self.num_heads * size, hidden, has_bias=bias)
-        self.qk_norm = config.qk_norm
+        self.qk_norm = getattr(config, "qk_norm", False)
         if self.qk_norm:
             self.q_norm = RMSNorm(size, config.rms_norm_eps)
             self.k_norm = RMSNorm(size, config.rms_norm_eps)
@@ -85,10 +76,9 @@ class Attention(nn.Cell):
             query, key = self.q_norm(query), self.k_norm(key)
         query = rotate(query.transpose((0, 2, 1, 3)), cos, sin)
         key = rotate(key.transpose((0, 2, 1, 3)), cos, sin)
-        key = ops.repeat_elements(key, self.num_key_value_groups, 1)
-        value = ops.repeat_elements(value.transpose((0, 2, 1, 3)), self.num_key_value_groups, 1)
-        scores = ops.matmul(query, key.transpose((0, 1, 3, 2))) / self.head_dim ** 0.5 + mask
-        context = ops.matmul(ops.softmax(scores, -1), value)
+        key = repeat_heads(key, self.num_key_value_groups)
+        value = repeat_heads(value.transpose((0, 2, 1, 3)), self.num_key_value_groups)
+        context = attend(query, key, value, mask, self.head_dim ** -0.5)
         context = context.transpose((0, 2, 1, 3)).reshape((batch, length, self.num_heads * self.head_dim))
         return self.o_proj(context)
 
@@ -96,28 +86,28 @@ class Attention(nn.Cell):
 class MLP(nn.Cell):
     """Gated feed-forward layer."""
 
-    def __init__(self, config):
+    def __init__(self, config, intermediate_size=None):
         super().__init__()
-        bias = config.attention_bias
-        self.gate_proj = nn.Dense(config.hidden_size, config.intermediate_size, has_bias=bias)
-        self.up_proj = nn.Dense(config.hidden_size, config.intermediate_size, has_bias=bias)
-        self.down_proj = nn.Dense(config.intermediate_size, config.hidden_size, has_bias=bias)
+        bias = getattr(config, "attention_bias", False)
+        width = intermediate_size or config.intermediate_size
+        self.gate_proj = nn.Dense(config.hidden_size, width, has_bias=bias)
+        self.up_proj = nn.Dense(config.hidden_size, width, has_bias=bias)
+        self.down_proj = nn.Dense(width, config.hidden_size, has_bias=bias)
 
     def construct(self, x):
         """down(silu(gate) * up)."""
-        gate = self.gate_proj(x)
-        return self.down_proj(gate * ops.sigmoid(gate) * self.up_proj(x))
+        return self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Block(nn.Cell):
     """Pre-norm transformer block."""
 
-    def __init__(self, config):
+    def __init__(self, config, self_attn=None, mlp=None):
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config)
+        self.self_attn = self_attn or Attention(config)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = MLP(config)
+        self.mlp = mlp or MLP(config)
 
     def construct(self, hidden_states, cos, sin, mask):
         """Residual attention, then residual MLP."""
@@ -125,36 +115,65 @@ class Block(nn.Cell):
         return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
 
-class Decoder(nn.Cell):
-    """Embedding, blocks, final norm and head; returns logits `[batch, sequence, vocabulary]`."""
+class Backbone(nn.Cell):
+    """Embedding, blocks and final norm; rotary tables and the mask are plain buffers.
+
+    Args:
+        config: sizes.
+        layers: blocks, called with states, cosines, sines and mask.
+        embedding: class of the embedding.
+        rotary: cosines and sines by position; None for those of whole heads at the configuration's base.
+    """
+
+    def __init__(self, config, layers, embedding=Embedding, rotary=None):
+        super().__init__()
+        self.embed_tokens = embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.CellList(layers)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.cos, self.sin = rotary or rotary_tables(POSITIONS, head_size(config), config.rope_theta)
+        self.mask = causal_mask(POSITIONS)
+
+    def construct(self, input_ids):
+        """States `[batch, sequence, hidden]` of every position."""
+        return self.states_of(input_ids)
+
+    def states_of(self, input_ids):
+        """The forward without the head."""
+        length = input_ids.shape[1]
+        hidden_states = self.embed_tokens(input_ids)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, self.cos[:length], self.sin[:length], self.mask[:length, :length])
+        return self.norm(hidden_states)
+
+
+class Decoder(Backbone):
+    """Everything on one level, the embedding MindSpore's own; returns logits `[batch, sequence, vocabulary]`."""
 
     def __init__(self, config):
-        super().__init__()
+        super().__init__(config, [Block(config) for _ in range(config.num_hidden_layers)], nn.Embedding,
+                         None if config.rotary else no_rotation(POSITIONS, config.head_dim))
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.CellList([Block(config) for _ in range(config.num_hidden_layers)])
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Dense(config.hidden_size, config.vocab_size, has_bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.embed_tokens.embedding_table
-        self.head_dim, self.rotary = config.head_dim, config.rotary
 
     def construct(self, input_ids):
         """Logits of every position."""
-        hidden_states = self.embed_tokens(input_ids)
-        length = input_ids.shape[1]
-        cos, sin, mask = self._buffers_for(length)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, cos, sin, mask)
-        return self.lm_head(self.norm(hidden_states))
+        return self.lm_head(self.states_of(input_ids))
 
-    def _buffers_for(self, length):
-        size = self.head_dim
-        angles = np.outer(np.arange(length), self.rotary * 10000.0 ** (-np.arange(0, size, 2) / size))
-        angles = np.concatenate([angles, angles], -1)
-        mask = np.triu(np.full((length, length), -1e9), 1)
-        return (Tensor(np.cos(angles), mindspore.float32), Tensor(np.sin(angles), mindspore.float32),
-                Tensor(mask, mindspore.float32))
+
+class CausalLM(nn.Cell):
+    """A model and its head, as Hugging Face nests them; returns logits `[batch, sequence, vocabulary]`."""
+
+    def __init__(self, config, model):
+        super().__init__()
+        self.config = config
+        self.model = model
+        self.lm_head = nn.Dense(config.hidden_size, config.vocab_size, has_bias=False)
+
+    def construct(self, input_ids):
+        """Logits of every position."""
+        return self.lm_head(self.model(input_ids))
 
 
 def randomize(cell, seed=0):

@@ -1,0 +1,26 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Llama, and Qwen3, which norms each head's query and key."""
+from tests.models.decoder import Backbone, Block, CausalLM
+
+
+def llama(config):
+    """The model of a configuration."""
+    return CausalLM(config, Backbone(config, [Block(config) for _ in range(config.num_hidden_layers)]))
+
+
+def qwen3(config):
+    """The model of a configuration."""
+    config.qk_norm = True
+    return llama(config)
