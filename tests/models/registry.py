@@ -31,19 +31,24 @@ from safetensors.numpy import load_file
 
 from tests.models.bert import BertForMaskedLM
 from tests.models.bloom import BloomForCausalLM
+from tests.models.deepseek_v3 import deepseek_v3
 from tests.models.falcon import FalconForCausalLM
 from tests.models.gemma2 import Gemma2ForCausalLM
 from tests.models.gpt2 import GPT2LMHeadModel
 from tests.models.gpt_bigcode import gpt_bigcode
 from tests.models.gpt_neox import GPTNeoXForCausalLM
+from tests.models.gpt_oss import gpt_oss
 from tests.models.llama import llama, qwen3
+from tests.models.moe import mixtral, qwen3_moe
 from tests.models.phi3 import phi3
+from tests.models.t5 import T5ForConditionalGeneration
 
 FOLDERS = Path(__file__).resolve().parents[3] / "shared" / "cases" / "models"
 MODELS = {
     "llama": llama, "qwen3": qwen3, "gpt2": GPT2LMHeadModel, "gpt_neox": GPTNeoXForCausalLM,
     "falcon": FalconForCausalLM, "bloom": BloomForCausalLM, "phi3": phi3, "gemma2": Gemma2ForCausalLM,
-    "gpt_bigcode": gpt_bigcode, "bert": BertForMaskedLM,
+    "gpt_bigcode": gpt_bigcode, "bert": BertForMaskedLM, "t5": T5ForConditionalGeneration, "mixtral": mixtral,
+    "qwen3_moe": qwen3_moe, "deepseek_v3": deepseek_v3, "gpt_oss": gpt_oss,
 }
 # What a user has to tell the planner: here that a width called after the embedding is the width of all query heads.
 PLAN_OPTIONS = {
