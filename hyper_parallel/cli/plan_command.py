@@ -85,8 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _refusal(inventory, size: int, options: Dict[str, Any], refused: ValueError) -> Dict[str, Any]:
     """What is decided, what is not, and why the plan is refused."""
-    rules, _ = read_user_words(options.get("rules"), options.get("overrides"))
-    decided, undecided = EvidenceClassifier(inventory, rules, options.get("unknown", "error")).classify_all()
+    try:
+        rules, _ = read_user_words(options.get("rules"), options.get("overrides"))
+        decided, undecided = EvidenceClassifier(inventory, rules, options.get("unknown", "error")).classify_all()
+    except ValueError:  # the refusal is about the rules themselves
+        decided, undecided = {}, {}
     return {
         "schema": SCHEMA_VERSION, "tp": size, "error": str(refused),
         "parameters": {path: {"role": one.role.name, "evidence": list(one.reasons), "rejected": list(one.rejected),

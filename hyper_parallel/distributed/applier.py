@@ -23,7 +23,7 @@ from hyper_parallel.core.collectives import functional, transitions
 from hyper_parallel.core.collectives.counter import PARAMETER_GRADIENT
 from hyper_parallel.core.collectives.groups import get_group
 from hyper_parallel.core.collectives.transitions import Transition
-from hyper_parallel.distributed import edges, local_compute, local_parameter
+from hyper_parallel.distributed import edges, local_compute, local_parameter, parallel_block_edges
 from hyper_parallel.distributed.binding import head_view
 from hyper_parallel.distributed.checks import check_mesh
 from hyper_parallel.distributed.inventory import take_inventory
@@ -172,20 +172,23 @@ def _install(module, path: str, spec: ModuleShardingSpec, arguments, plan: Shard
         (table,) = (parameter for parameter in module.get_parameters(expand=False) if parameter.ndim == 2)
         rows = table.shape[0]
         state.undo.append(local_compute.vocabulary_parallel_embedding(module, rows, rank * rows))
-    if spec.local_compute_fn == "bias_after_reduction":
+    if spec.local_compute_fn in ("bias_after_reduction", parallel_block_edges.BIAS_ON_FIRST_RANK):
         state.undo.append(local_compute.bias_after_reduction(module))
     leaving = edges.exit_transition(spec.out_src, spec.out_dst, group, path)
     if leaving is not None:
-        state.handles.append(edges.hook_exit(module, leaving, spec.out_size))
+        state.undo.append(edges.leave_through(module, path, leaving, spec.out_size))
     if spec.local_compute_fn == "bias_after_reduction":
-        state.handles.append(local_compute.hook_bias(module))
+        state.undo.append(local_compute.add_bias_last(module, path))
+    if spec.local_compute_fn in parallel_block_edges.LOCAL_COMPUTE:
+        state.undo.append(parallel_block_edges.install(module, path, spec, arguments, group, rank))
+        return
     if spec.in_dst:
         (name,) = spec.in_dst
         has_cut_weights = any(placement.get(AXIS) is not None and placement[AXIS].is_shard()
                               for placement in (spec.params or {}).values())
         entering = edges.entry_transition(spec.in_src[name], spec.in_dst[name], group, has_cut_weights, path)
         if entering is not None:
-            state.handles.append(edges.hook_entry(module, entering, name, arguments.index(name)))
+            state.undo.append(edges.enter_through(module, path, entering, name, arguments.index(name)))
 
 
 def _reduce_gradients(cell, state: AppliedState):

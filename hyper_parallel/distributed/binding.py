@@ -19,6 +19,8 @@ from hyper_parallel.core.dtensor.placement_types import Shard
 from hyper_parallel.distributed.forward_reads import check_head_sizes, check_tables
 from hyper_parallel.distributed.inventory import Inventory, ModuleRecord, take_inventory
 from hyper_parallel.distributed.overrides import PlanOptions
+from hyper_parallel.distributed.parallel_blocks import check_flows
+from hyper_parallel.distributed.residual_flow import flows_of
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ShardingPlan
 from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.distributed.tensor_parallel.evidence import nearest
@@ -59,6 +61,7 @@ def bind(plan: ShardingPlan, cell) -> ShardingPlan:
         boundaries[path] = bound
     bound_plan = dataclasses.replace(plan, boundaries=boundaries, bound=True)
     check_tables(bound_plan, modules)
+    check_flows(boundaries, flows_of(cell))
     return bound_plan
 
 

@@ -19,7 +19,7 @@ the module around them also adds residuals and norms; then the contract is split
 weights' module and leave at the row weight.
 """
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
 from hyper_parallel.distributed.families import find_adapter
 from hyper_parallel.distributed.inventory import Inventory
@@ -60,7 +60,8 @@ class Boundary:
         return any(path == module or path.startswith(f"{module}.") or not module for module in inside)
 
 
-def find_boundaries(inventory: Inventory, decisions: Mapping[str, Decision]) -> Dict[str, Boundary]:
+def find_boundaries(inventory: Inventory, decisions: Mapping[str, Decision],
+                    kept_whole: Callable[[str], Optional[str]] = lambda path: None) -> Dict[str, Boundary]:
     """Boundaries by module path, in the inventory's order.
 
     A parameter that has no part in a region belongs to the innermost region that holds it (a norm on local heads), or
@@ -69,7 +70,7 @@ def find_boundaries(inventory: Inventory, decisions: Mapping[str, Decision]) -> 
     Raises:
         ValueError: a region lacks its column or row weight.
     """
-    found = _Regions(inventory, decisions).find()
+    found = _Regions(inventory, decisions, kept_whole).find()
     for path, decision in decisions.items():
         if decision.part in (parts.TOKENS, parts.HEAD) and not decision.factor and \
                 decision.role in (ParamRole.EMBED, ParamRole.LM_HEAD):
@@ -94,7 +95,9 @@ def find_boundaries(inventory: Inventory, decisions: Mapping[str, Decision]) -> 
 class _Regions:
     """Closes regions bottom up."""
 
-    def __init__(self, inventory: Inventory, decisions: Mapping[str, Decision]):
+    def __init__(self, inventory: Inventory, decisions: Mapping[str, Decision],
+                 kept_whole: Callable[[str], Optional[str]]):
+        self._kept_whole = kept_whole
         self._inventory = inventory
         self._decisions = decisions
         self._open: Dict[str, str] = {}  # parameter path -> module from which it still looks for its region
@@ -121,7 +124,7 @@ class _Regions:
                     above = module.rpartition(".")[0]
                     waiting.setdefault(above, []).extend(left)
                     by_depth.setdefault(_depth(above), set()).add(above)
-                elif left:
+                elif any(not self._kept_whole(path) for path in left):
                     self._refuse(left)
             depth -= 1
         return self._found
@@ -189,6 +192,8 @@ class _Regions:
     def _add(self, module: str, kind: str, members: List[str]):
         if kind == templates.ATTENTION and words.is_cross(module.lower().split(".")):
             kind = templates.CROSS_ATTENTION
+        if kind == templates.MLP:
+            self._check_rows(module, members)
         boundary = Boundary(module, kind, [path for path in self._decisions if path in set(members)])
         if kind != templates.MOE:
             boundary.entries, boundary.exits = self._split(module, members)
@@ -217,16 +222,33 @@ class _Regions:
             entries = (inner,)
         return entries, (row_owner,)
 
+    def _said(self, module: str) -> str:
+        """What the user's rules say of the weights of a module, as the beginning of a refusal."""
+        said = [f"{path!r} {decision.role.name}" for path, decision in self._decisions.items()
+                if (path.startswith(f"{module}.") or not module) and not decision.is_bias and any(
+                    reason.startswith("user rule") for reason in decision.reasons)]
+        return f"auto_tp_config.rules make {', '.join(said[:3])}; but then " if said else ""
+
+    def _check_rows(self, module: str, members: List[str]):
+        """A user's rule may not give a feed-forward layer a second row weight."""
+        rows = [path for path in members if self._decisions[path].part == parts.DOWN
+                and not self._decisions[path].is_bias]
+        because = self._said(module) if len(rows) > 1 else ""
+        if because:
+            raise ValueError(f"{because}{module!r} has {len(rows)} row weights ({', '.join(rows)}) and can have one: the "
+                             "one that reads what the column weights put out. Correct the rule")
+
     def _refuse(self, left: List[str]):
         first = left[0]
         kind = self._kind(first)
-        block = first.rpartition(".")[0]
+        block = _owner(first).rpartition(".")[0]
         held = ", ".join(f"{path} ({self._decisions[path].part})" for path in left[:6])
         wanted = {templates.ATTENTION: "query, key and value (or qkv) and attention_out",
                   templates.STATE_SPACE: "state_in and state_out", templates.MOE: "a router and experts",
                   "shared": "experts beside it"}.get(kind, "up or gate_up, and down")
+        because = self._said(_owner(first).rpartition(".")[0])
         raise ValueError(
-            f"{first!r} looks like a part of {kind}, but the rest of it is nowhere: found only {held}; wanted: "
+            f"{because}{first!r} looks like a part of {kind}, but the rest of it is nowhere: found only {held}; wanted: "
             f"{wanted}. Say what its weights are with auto_tp_config.rules, or keep it whole with "
             f"auto_tp_config.overrides: [{{match: \"{block}.*\", replicate: true}}]")
 
@@ -293,7 +315,8 @@ def _add_tied_head(inventory: Inventory, decisions: Mapping[str, Decision], boun
         boundaries[head] = Boundary(head, templates.LM_HEAD, list(tables))
 
 
-def split_blocks(inventory: Inventory, boundaries: Mapping[str, Boundary]) -> Tuple[List[str], List[str]]:
+def split_blocks(inventory: Inventory, boundaries: Mapping[str, Boundary], decisions: Mapping[str, Decision]
+                 ) -> Tuple[List[str], List[str]]:
     """(paths of the transformer blocks in order, paths of the norm modules outside of them).
 
     A block is the numbered module around an attention or state-space region. Only sequence parallel needs to know.
@@ -309,7 +332,7 @@ def split_blocks(inventory: Inventory, boundaries: Mapping[str, Boundary]) -> Tu
     outside = []
     for record in inventory.parameters.values():
         owner = record.owner
-        if len(record.shape) == 1 and owner not in outside and owner not in boundaries and not any(
+        if decisions[record.path].role is ParamRole.NORM and owner not in outside and owner not in boundaries and not any(
                 owner == block or owner.startswith(f"{block}.") for block in blocks):
             outside.append(owner)
     return blocks, outside

@@ -19,6 +19,7 @@ from hyper_parallel.distributed.boundaries import REGION_KINDS, Boundary
 from hyper_parallel.distributed.families import find_adapter
 from hyper_parallel.distributed.inventory import Inventory
 from hyper_parallel.distributed.overrides import Overrides, PlanOptions
+from hyper_parallel.distributed.parallel_blocks import begins_the_sequence
 from hyper_parallel.distributed.placements import AXIS, Filled
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ParameterSpec
 from hyper_parallel.distributed.tensor_parallel import parts, templates
@@ -32,7 +33,7 @@ _ATTENTIONS = (templates.ATTENTION, templates.CROSS_ATTENTION, templates.LATENT_
 HEADS = "heads"  # a module whose head counts become local, and whose edges are at the weights inside of it
 _COUNTED = (templates.ATTENTION, templates.LATENT_ATTENTION, templates.CROSS_ATTENTION, templates.MLP, templates.MOE,
             templates.STATE_SPACE, templates.SHARDED_NORM, templates.INNER_ROW, templates.EMBEDDING, templates.LM_HEAD,
-            templates.BLOCK_ENTRY, templates.FINAL_NORM)
+            templates.PARALLEL_BLOCK, templates.FIRST_PARALLEL_BLOCK, templates.BLOCK_ENTRY, templates.FINAL_NORM)
 
 
 class BoundarySpecs:
@@ -187,6 +188,9 @@ def add_sequence_edges(specs: Dict[str, ModuleShardingSpec], first_block: str, f
     for path, kind in ((first_block, templates.BLOCK_ENTRY), (final_norm, templates.FINAL_NORM)):
         template = templates.template_of(kind, options.sequence_parallel, options.sequence_dim)
         enters = kind == templates.BLOCK_ENTRY
+        if enters and path in specs and specs[path].semantic_role == templates.PARALLEL_BLOCK:
+            specs[path] = begins_the_sequence(specs[path])
+            continue
         specs[path] = ModuleShardingSpec(
             params={}, in_src={templates.HIDDEN: template.enter_from} if enters else {},
             in_dst={templates.HIDDEN: template.enter_as} if enters else {},

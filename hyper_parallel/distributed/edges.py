@@ -11,14 +11,19 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Forward hooks that carry a boundary's transitions, in PyNative, mindspore.jit and GRAPH_MODE alike."""
-from typing import Optional
+"""What carries a boundary's transitions, in PyNative, mindspore.jit and GRAPH_MODE alike.
+
+The compiler calls no hooks of a Cell that stands in a list (`layers.0`), so that there the forward itself is replaced.
+"""
+import types
+from typing import Callable, Optional
 
 from hyper_parallel.core.collectives import transitions
 from hyper_parallel.core.collectives.transitions import Transition
 from hyper_parallel.core.dtensor.placement_types import NamedPlacement, Replicate, Shard
 
 AXIS = "tp"
+Undo = Callable[[], None]
 
 
 def _on_axis(named: Optional[NamedPlacement]):
@@ -99,3 +104,65 @@ def hook_exit(cell, edge, out_size: Optional[int] = None):
         return edge(output)[..., :out_size]
 
     return cell.register_forward_hook(leave if out_size is None else leave_unpadded)
+
+
+def enter_through(cell, path: str, edge, name: str, position: int) -> Undo:
+    """`hook_entry`, or another forward for a Cell in a list.
+
+    Returns:
+        What undoes it; several at one Cell are undone in the reverse order.
+    """
+    if not is_listed(path):
+        return hook_entry(cell, edge, name, position).remove
+    forward = cell.construct
+
+    def construct(self, *args, **kwargs):
+        if len(args) > position:
+            return forward(*args[:position], edge(args[position]), *args[position + 1:], **kwargs)
+        changed = dict(kwargs)
+        changed[name] = edge(kwargs[name])
+        return forward(*args, **changed)
+
+    return replace_construct(cell, construct)
+
+
+def leave_through(cell, path: str, edge, out_size: Optional[int] = None) -> Undo:
+    """`hook_exit`, or another forward for a Cell in a list.
+
+    Returns:
+        What undoes it; several at one Cell are undone in the reverse order.
+    """
+    if not is_listed(path):
+        return hook_exit(cell, edge, out_size).remove
+    assert out_size is None, f"{path}: an output head in a list"
+    forward = cell.construct
+
+    def construct(self, *args, **kwargs):
+        output = forward(*args, **kwargs)
+        if isinstance(output, tuple):
+            return (edge(output[0]),) + output[1:]
+        return edge(output)
+
+    return replace_construct(cell, construct)
+
+
+def is_listed(path: str) -> bool:
+    """The module at the path stands in a list, where the compiler calls no hooks."""
+    return path.rpartition(".")[2].isdigit()
+
+
+def replace_construct(cell, construct) -> Undo:
+    """Give one Cell another forward.
+
+    Returns:
+        What brings the one before back.
+    """
+    before = vars(cell).get("construct")
+    cell.construct = types.MethodType(construct, cell)
+
+    def undo():
+        del cell.construct
+        if before is not None:
+            cell.construct = before
+
+    return undo

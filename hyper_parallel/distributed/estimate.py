@@ -107,7 +107,7 @@ def estimate(plan: ShardingPlan, hidden_size: int, heads: int, layers: int, *, b
     per_layer = _activation_bytes(plan, hidden_size, heads, batch, sequence, recompute) * activation_bytes / 2
     tokens = batch * sequence * hidden_size * activation_bytes
     moved = _moved(plan, tokens)
-    inner = _moved(plan, tokens, templates.REGIONS)
+    inner = _moved(plan, tokens, templates.REGIONS + (templates.PARALLEL_BLOCK, templates.FIRST_PARALLEL_BLOCK))
     return Estimate(parameters, gradients, optimizer, round(per_layer * layers), round(moved),
                     round(inner / max(1, layers)))
 

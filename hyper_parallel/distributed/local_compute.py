@@ -12,10 +12,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """Replacements for a module's forward where edges around it are not enough; found by the name that a plan carries."""
-import types
-from typing import Callable, Dict
+from typing import Callable, Dict, Optional
 
-from mindspore import ops
+from mindspore import nn, ops
+
+from hyper_parallel.distributed import edges
 
 Undo = Callable[[], None]
 
@@ -42,7 +43,7 @@ def vocabulary_parallel_embedding(cell, rows: int, first_row: int) -> Undo:
         found = look_up(shifted * ops.cast(inside, shifted.dtype), *rest)
         return found * ops.cast(ops.expand_dims(inside, -1), found.dtype)
 
-    return _replace_construct(cell, construct)
+    return edges.replace_construct(cell, construct)
 
 
 def bias_after_reduction(cell) -> Undo:
@@ -65,22 +66,40 @@ def bias_after_reduction(cell) -> Undo:
     return undo
 
 
-def hook_bias(cell):
-    """Add the Cell's bias to its result, after the exit edge that was hooked before."""
+class _Bias(nn.Cell):
+    """Adds a share of a bias: 1.0, or 0.0 where another rank adds it, so that its gradient is zero here."""
 
+    def __init__(self, share: float):
+        super().__init__(auto_prefix=False)
+        self.share = share
+
+    def construct(self, x, bias):
+        """x plus the share of the bias."""
+        bias = ops.cast(bias, x.dtype)
+        return x + (bias if self.share == 1.0 else bias * self.share)
+
+
+def add_bias_last(cell, path: str, share: Optional[float] = None) -> Undo:
+    """Add the bias that was held back to the Cell's result, behind the exit edge that was put there before.
+
+    Args:
+        cell: the row linear.
+        path: of it.
+        share: what this rank adds of it; None adds it as it is.
+    """
+    add = _Bias(1.0 if share is None else share)
+    forward = cell.construct
+
+    # the bias is read from `cell` or `self`: the compiler takes functions that differ in their closures for one
     def add_bias(cell, args, output):
-        return output + ops.cast(cell.bias, output.dtype)
+        return add(output, cell.bias)
 
-    return cell.register_forward_hook(add_bias)
+    def construct(self, *args, **kwargs):
+        return add(forward(*args, **kwargs), self.bias)
 
-
-def _replace_construct(cell, construct) -> Undo:
-    cell.construct = types.MethodType(construct, cell)
-
-    def undo():
-        del cell.construct
-
-    return undo
+    if edges.is_listed(path):
+        return edges.replace_construct(cell, construct)
+    return cell.register_forward_hook(add_bias).remove
 
 
 REGISTRY: Dict[str, Callable] = {

@@ -36,6 +36,7 @@ class ModelAdapterSpec:
         stacked: globs of expert weights whose experts lie one below the other in a 2-D weight.
         whole: globs of modules that stay whole on every rank, with the reason.
         head_arguments: `{argument of an attention's forward: the dim that counts heads}`.
+        parallel_block: attention and MLP both read the block's input, where no flag says otherwise.
         head_module: path of the output head where its weight is the embedding's.
 
     Examples:
@@ -53,6 +54,7 @@ class ModelAdapterSpec:
     stacked: Tuple[str, ...] = ()
     whole: Tuple[Tuple[str, str], ...] = ()
     head_arguments: Optional[Mapping[str, int]] = None
+    parallel_block: bool = False
     head_module: Optional[str] = None
 
     def qkv(self, facts: ModelFacts) -> Optional[str]:

@@ -44,6 +44,7 @@ _KEYS = {
     "v_head_dim": ("v_head_dim",),
     "multi_query": ("multi_query",),
     "new_decoder": ("new_decoder_architecture",),
+    "parallel_block": ("use_parallel_residual", "parallel_attn"),
     "alibi": ("alibi", "attn_config.alibi"),
     "encoder_decoder": ("is_encoder_decoder",),
     "positions": ("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions", "seq_length"),
@@ -97,6 +98,7 @@ class ModelFacts:
         v_head_dim: width of a value head (MLA).
         multi_query: one kv head for all query heads.
         new_decoder: Falcon's later attention.
+        parallel_block: attention and MLP both read the block's input, and the block adds both to it.
         alibi: slopes per head instead of rotary embedding.
         encoder_decoder: the model has an encoder and a decoder.
         positions: rows of a learned position table.
@@ -139,6 +141,7 @@ class ModelFacts:
     v_head_dim: Optional[int] = None
     multi_query: Optional[bool] = None
     new_decoder: Optional[bool] = None
+    parallel_block: Optional[bool] = None
     alibi: Optional[bool] = None
     encoder_decoder: Optional[bool] = None
     positions: Optional[int] = None

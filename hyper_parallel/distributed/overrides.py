@@ -97,6 +97,10 @@ class Overrides:
                     return found
         return None
 
+    @staticmethod
+    def _matches(entry: Override, path: str) -> bool:
+        return fnmatch.fnmatchcase(path, entry.match) or fnmatch.fnmatchcase(path.rpartition(".")[0], entry.match)
+
     def check_all_used(self, paths):
         """Every override must have decided something.
 
@@ -106,11 +110,27 @@ class Overrides:
         for entry in self._entries:
             if entry in self._used:
                 continue
+            matched = [path for path in paths if self._matches(entry, path)]
+            if matched:
+                raise ValueError(f"auto_tp_config.overrides: {entry.match!r} matches {matched[0]!r}"
+                                 f"{f' and {len(matched) - 1} more' if len(matched) > 1 else ''}, but "
+                                 f"{_WHY_UNUSED.get(_word_of(entry), 'an entry above it has already decided')}")
             inside = next((path for path in paths if any(
                 fnmatch.fnmatchcase(module, entry.match) for module in _modules_around(path))), None)
             hint = f"it matches a module, not the parameters in it: write {entry.match + '.*'!r}" if inside and \
                 not entry.tp_divide_attrs else f"nearest: {', '.join(nearest(entry.match, paths))}"
             raise ValueError(f"auto_tp_config.overrides: {entry.match!r} decides no parameter; {hint}")
+
+
+_WHY_UNUSED = {
+    "fused_layout": "none of it is a fused weight whose layout is open: give fused_layout to the weight itself (a bias "
+                    "follows the rows of its weight), or remove the entry",
+    "tp_divide_attrs": "attributes belong to modules: match the attention or the other module that has a boundary",
+}
+
+
+def _word_of(entry: Override) -> str:
+    return next((key for key in ("fused_layout", "tp_divide_attrs") if getattr(entry, key)), "")
 
 
 def _modules_around(path: str) -> Tuple[str, ...]:
@@ -147,7 +167,10 @@ def _read_override(entry) -> Override:
         raise ValueError(f"auto_tp_config.overrides: replicate of {override.match!r} is {override.replicate!r}: "
                          "write true or false")
     if override.placement is not None:
-        placement = parse_placement(override.placement)
+        try:
+            placement = parse_placement(override.placement)
+        except ValueError as error:
+            raise ValueError(f"auto_tp_config.overrides: placement of {override.match!r}: {error}") from error
         if placement.is_partial():
             raise ValueError(f"auto_tp_config.overrides: placement of {override.match!r} is {override.placement!r}: a "
                              "parameter is cut or whole, never partial")

@@ -148,6 +148,8 @@ class PlacementFiller:
         override = self._overrides.replicates(record.path) or (whole_regions.get(region.path) if region else None)
         reasons = decision.reasons
         cut, why = (None, None) if override or self._tp == 1 else self._cut_of(record, decision, region)
+        if override and region is not None and region.path not in whole_regions:
+            self._check_may_be_whole(record, decision, region, override)
         placed = self._overrides.placement(record.path)
         if placed is not None and not override and self._tp > 1:
             self._check_said(record, placed, cut)
@@ -163,6 +165,19 @@ class PlacementFiller:
             record.path, record.shape, record.dtype, decision.role.name, placement, slice_map, copies,
             self._grad_sum_axes(record, decision, whole_regions, cut), not record.trainable, record.aliases,
             reasons + ((why,) if why else ()), decision.rejected, first_rank)
+
+    def _check_may_be_whole(self, record: ParameterRecord, decision: Decision, region, override: str):
+        """What follows a weight that is cut cannot be whole beside it.
+
+        Raises:
+            ValueError: names the parameter and what it follows.
+        """
+        decides = decision.part in (parts.TOKENS, parts.HEAD) and not decision.is_bias
+        if self._tp == 1 or decides or self._cut_of(record, decision, region)[0] is None:
+            return
+        leader = decision.of or region.path
+        raise ValueError(f"auto_tp_config.overrides: {override!r} keeps {record.path!r} whole, but it follows "
+                         f"{leader!r}, which is cut: keep that whole as well, or neither")
 
     @staticmethod
     def _check_said(record: ParameterRecord, placed, cut: Optional[Cut]):

@@ -12,9 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """From a model to a written plan: roles, boundaries, templates, placements, checks."""
-import fnmatch
-import re
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence
 
 from hyper_parallel.distributed.boundaries import find_boundaries, split_blocks
 from hyper_parallel.distributed.boundary_specs import (
@@ -22,8 +20,10 @@ from hyper_parallel.distributed.boundary_specs import (
 from hyper_parallel.distributed.checks import check_coverage, check_edges, validate_model_compatibility
 from hyper_parallel.distributed.inventory import Inventory, take_inventory
 from hyper_parallel.distributed.overrides import PlanOptions, read_user_words
+from hyper_parallel.distributed.parallel_blocks import FlowOf, find_parallel_blocks, share_edges
 from hyper_parallel.distributed.placements import AXIS, PlacementFiller
 from hyper_parallel.distributed.recipe_spec import ShardingPlan
+from hyper_parallel.distributed.residual_flow import flows_of
 from hyper_parallel.distributed.repeats import expand_modules, expand_parameters, find_repeats, paused_collection
 from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.distributed.tensor_parallel.evidence import EvidenceClassifier
@@ -61,21 +61,23 @@ class ShardingPlanner:
             ValueError: something cannot be decided or cannot be cut; see the message.
         """
         with paused_collection():
-            return self._plan(take_inventory(model, config))
+            return self._plan(take_inventory(model, config), flows_of(model))
 
-    def _plan(self, whole: Inventory) -> ShardingPlan:
+    def _plan(self, whole: Inventory, flow_of: Optional[FlowOf]) -> ShardingPlan:
         rules, overrides = read_user_words(self._rules, self._override_entries)
         repeats = find_repeats(whole, _marks(rules, overrides))
         inventory = repeats.reduced
-        decisions = EvidenceClassifier(inventory, rules, self._options.unknown).classify()
-        boundaries = find_boundaries(inventory, decisions) if self._options.tp > 1 else {}
-        blocks, outside = split_blocks(inventory, boundaries)
+        decisions = EvidenceClassifier(inventory, rules, self._options.unknown).classify(overrides.replicates)
+        boundaries = find_boundaries(inventory, decisions, overrides.replicates) if self._options.tp > 1 else {}
+        blocks, outside = split_blocks(inventory, boundaries, decisions)
         final_norm = self._final_norm(blocks, outside) if self._options.sequence_parallel and self._options.tp > 1 \
             else None
         on_sequence = blocks + [final_norm] if final_norm is not None else ()
         filled = PlacementFiller(inventory, decisions, boundaries, self._options, overrides, on_sequence).fill()
         specs = BoundarySpecs(inventory, decisions, boundaries, filled, self._options, overrides).build() \
             if self._options.tp > 1 else {}
+        share_edges(find_parallel_blocks(inventory, decisions, boundaries, specs, flow_of), specs, filled.parameters,
+                    self._options)
         overrides.check_all_used(inventory.parameters)
         check_coverage(inventory, filled.parameters, specs)
         check_edges(specs)
@@ -99,8 +101,8 @@ class ShardingPlanner:
         if not blocks or len(outside) != 1:
             raise ValueError(
                 "sequence_parallel: the activations are cut from the first block to the one norm after the last block; "
-                f"found {len(blocks)} blocks and {len(outside)} norms outside of them "
-                f"({', '.join(outside) or 'none'}). Set use_seq_parallel: false")
+                f"this model has {len(outside)} norms outside of its blocks ({', '.join(outside) or 'none'})"
+                f"{'' if blocks else ' and no blocks'}. Set use_seq_parallel: false")
         return outside[0]
 
 
@@ -108,8 +110,7 @@ def _marks(rules, overrides):
     """What the user's words say of a path; None where there are none."""
     if not rules and not len(overrides):
         return None
-    matchers = [re.compile(fnmatch.translate(rule.match)).match for rule in rules]
-    return lambda path: (overrides.marks(path), tuple(at for at, match in enumerate(matchers) if match(path)))
+    return lambda path: (overrides.marks(path), tuple(at for at, rule in enumerate(rules) if rule.matches(path)))
 
 
 def _notes(parameters, boundaries, counts) -> tuple:

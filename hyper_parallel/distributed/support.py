@@ -14,13 +14,17 @@
 """What this version's applier can execute. A plan may be right and still ask for more; then `apply` says so by name."""
 from typing import List
 
+from hyper_parallel.distributed import parallel_block_edges
 from hyper_parallel.distributed.recipe_spec import ShardingPlan
 from hyper_parallel.distributed.tensor_parallel import templates
 
 SUPPORTED_ROLES = (templates.ATTENTION, templates.MLP, templates.EMBEDDING, templates.LM_HEAD, templates.ROW_LINEAR,
-                   templates.BLOCK_ENTRY, templates.FINAL_NORM, "attention_entry", "mlp_entry", "heads",
+                   templates.BLOCK_ENTRY, templates.FINAL_NORM, templates.PARALLEL_BLOCK,
+                   templates.FIRST_PARALLEL_BLOCK, templates.PARALLEL_ATTENTION, templates.PARALLEL_MLP,
+                   templates.RESIDUAL_READER, "attention_entry", "mlp_entry", "heads",
                    *(f"whole_{kind}" for kind in templates.REGIONS))
-SUPPORTED_LOCAL_COMPUTE = (None, "vocabulary_parallel_embedding", "bias_after_reduction")
+SUPPORTED_LOCAL_COMPUTE = (None, "vocabulary_parallel_embedding", "bias_after_reduction",
+                           *parallel_block_edges.LOCAL_COMPUTE)
 
 
 def check_supported(plan: ShardingPlan):

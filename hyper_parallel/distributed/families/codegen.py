@@ -14,4 +14,5 @@
 """CodeGen keeps four blocks of `[q v k]`."""
 from hyper_parallel.distributed.model_adapter import ModelAdapterSpec
 
-ADAPTERS = (ModelAdapterSpec(("codegen",), ("CodeGenForCausalLM",), qkv_layout="four_blocks"),)
+ADAPTERS = (ModelAdapterSpec(("codegen",), ("CodeGenForCausalLM",), qkv_layout="four_blocks",
+                             parallel_block=True),)

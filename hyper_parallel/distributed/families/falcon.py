@@ -23,4 +23,4 @@ def _layout(facts: ModelFacts):
 
 
 ADAPTERS = (ModelAdapterSpec(("falcon", "RefinedWeb", "RefinedWebModel"), ("FalconForCausalLM",), qkv_layout=_layout,
-                             head_arguments={"alibi": 1}),)
+                             head_arguments={"alibi": 1}, parallel_block=True),)

@@ -17,6 +17,8 @@ from hyper_parallel.distributed.model_adapter import ModelAdapterSpec
 ADAPTERS = (
     ModelAdapterSpec(("bloom",), ("BloomForCausalLM", "BloomModel"), qkv_layout="per_head",
                      head_arguments={"alibi": 0}),
-    ModelAdapterSpec(("gpt_neox", "gpt_neox_japanese"), ("GPTNeoXForCausalLM", "GPTNeoXModel"), qkv_layout="per_head"),
+    ModelAdapterSpec(("gpt_neox",), ("GPTNeoXForCausalLM", "GPTNeoXModel"), qkv_layout="per_head",
+                     parallel_block=True),
+    ModelAdapterSpec(("gpt_neox_japanese",), qkv_layout="per_head"),
     ModelAdapterSpec(("persimmon", "fuyu"), qkv_layout="per_head"),
 )

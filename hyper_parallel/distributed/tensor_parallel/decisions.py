@@ -13,6 +13,7 @@
 # limitations under the License.
 """What is decided about a parameter, what is not, and what the user said about it."""
 import difflib
+import fnmatch
 from dataclasses import dataclass
 from typing import Dict, Mapping, Optional, Sequence, Tuple
 
@@ -79,11 +80,34 @@ class Undecided:
 
 @dataclass(frozen=True)
 class RoleRule:
-    """A word about parameters: glob on the dotted path, and the role (and part) they have."""
+    """A word about parameters: glob on the dotted path of a parameter or of its linear, and the role they have."""
 
     match: str
     role: ParamRole
-    part: Optional[str] = None
+
+    def matches(self, path: str) -> bool:
+        """The rule speaks of this parameter."""
+        return fnmatch.fnmatchcase(path, self.match) or fnmatch.fnmatchcase(path.rpartition(".")[0], self.match)
+
+
+_VECTORS = (ParamRole.NORM, ParamRole.BIAS)
+_MATRICES = (ParamRole.COLWISE, ParamRole.ROWWISE, ParamRole.FUSED_QKV, ParamRole.FUSED_GATE_UP, ParamRole.EMBED,
+             ParamRole.LM_HEAD, ParamRole.MOE_EXPERT, ParamRole.SHARED_EXPERT)
+
+
+def check_dims(rule: RoleRule, unit: Unit):
+    """A rule gives vectors and matrices the roles that they can have.
+
+    Raises:
+        ValueError: names the rule, the parameter and its shape.
+    """
+    is_weight = unit.main.leaf in ("weight", "embedding_table")
+    wrong = "one dim" if rule.role in _VECTORS and unit.dims > 1 and is_weight else \
+        "two dims or more" if rule.role in _MATRICES and unit.dims < 2 and is_weight else None
+    if wrong:
+        raise ValueError(f"auto_tp_config.rules: {rule.match!r} says {rule.role.name}, a role of parameters of {wrong}, "
+                         f"but {unit.main.path!r} has shape {list(unit.main.shape)}; narrow the rule's match, or say "
+                         "another role")
 
 
 def read_rules(rules: Sequence) -> Tuple[RoleRule, ...]:

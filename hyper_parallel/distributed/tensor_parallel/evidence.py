@@ -18,12 +18,12 @@ and only where the shapes around it agree. Nothing is guessed: what no evidence 
 named, or replicated when asked.
 """
 import fnmatch
-from typing import Dict, Optional, Sequence, Tuple
+from typing import Callable, Dict, Optional, Sequence, Tuple
 
 from hyper_parallel.distributed.inventory import Inventory
 from hyper_parallel.distributed.tensor_parallel import parts, side_tensors, words
 from hyper_parallel.distributed.tensor_parallel.decisions import (  # re-exported: the classifier's data
-    Decision, RoleRule, Undecided, default_part, nearest, read_rules, refusal)
+    Decision, RoleRule, Undecided, check_dims, default_part, nearest, read_rules, refusal)
 from hyper_parallel.distributed.tensor_parallel.followers import Followers
 from hyper_parallel.distributed.tensor_parallel.group_witness import GroupWitness
 from hyper_parallel.distributed.tensor_parallel.ledger import Ledger
@@ -57,16 +57,24 @@ class EvidenceClassifier:
         self._unknown = unknown
         self._ordered = is_registration_order(inventory) if ordered is None else ordered
 
-    def classify(self) -> Dict[str, Decision]:
+    def classify(self, kept_whole: Callable[[str], Optional[str]] = lambda path: None) -> Dict[str, Decision]:
         """Every parameter's decision, in the inventory's order.
+
+        Args:
+            kept_whole: the user's override that keeps a path whole, or None; such a parameter need not be understood.
 
         Raises:
             ValueError: parameters that nothing decides, or a rule that matches nothing.
         """
         decisions, undecided = self.classify_all()
+        for path in list(undecided):
+            override = kept_whole(path)
+            if override:
+                del undecided[path]
+                decisions[path] = Decision(ParamRole.REPLICATED, parts.OTHER, "", (f"kept whole by '{override}'",))
         if undecided:
             raise ValueError(refusal(list(undecided.values())))
-        return decisions
+        return {path: decisions[path] for path in self._around.inventory.parameters}
 
     def classify_all(self) -> Tuple[Dict[str, Decision], Dict[str, Undecided]]:
         """What is decided, and what is not; nothing is raised for the latter.
@@ -98,10 +106,14 @@ class EvidenceClassifier:
 
     def _by_rule(self, unit: Unit) -> bool:
         for rule in self._ledger.rules:
-            if fnmatch.fnmatchcase(unit.main.path, rule.match):
+            if rule.matches(unit.main.path):
                 self._ledger.used.add(rule.match)
+                check_dims(rule, unit)
                 named = self._around.name_part(unit)[0]
-                part = parts.PART_OF_ROLE.get(rule.role) or (named if named else default_part(rule.role, unit))
+                agrees = named is not None and parts.ROLE_OF_PART[named] is rule.role
+                expert = rule.role in (ParamRole.MOE_EXPERT, ParamRole.SHARED_EXPERT) and named is not None
+                part = parts.PART_OF_ROLE.get(rule.role) or (
+                    named if agrees or expert else default_part(rule.role, unit))
                 return self._ledger.decide(unit, part, f"user rule '{rule.match}'", role=rule.role,
                                     rejected=self._plain_witness(unit, rule.role))
         return False

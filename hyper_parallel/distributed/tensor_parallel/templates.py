@@ -25,6 +25,8 @@ BLOCK_ENTRY, FINAL_NORM = "block_entry", "final_norm"
 CROSS_ATTENTION, MOE, STATE_SPACE = "cross_attention", "moe", "state_space"
 ROW_LINEAR, SHARDED_NORM, INNER_ROW = "row_linear", "sharded_norm", "inner_row"
 LATENT_ATTENTION = "latent_attention"
+PARALLEL_BLOCK, FIRST_PARALLEL_BLOCK = "parallel_block", "first_parallel_block"
+PARALLEL_ATTENTION, PARALLEL_MLP, RESIDUAL_READER = "parallel_attention", "parallel_mlp", "residual_reader"
 REGIONS = (ATTENTION, LATENT_ATTENTION, MLP, MOE, STATE_SPACE, CROSS_ATTENTION)
 HIDDEN, ENCODER_STATES = "hidden_states", "key_value_states"
 
@@ -77,6 +79,16 @@ def template_of(kind: str, sequence_parallel: bool, sequence_dim: int) -> Shardi
             return ShardingTemplate(cut, _WHOLE, _PARTIAL, cut, {"all_gather": 1, "reduce_scatter": 1},
                                     {"all_gather": 1, "reduce_scatter": 1})
         return ShardingTemplate(_WHOLE, _WHOLE, _PARTIAL, _WHOLE, {"all_reduce": 1}, {"all_reduce": 1})
+    if kind in (PARALLEL_BLOCK, FIRST_PARALLEL_BLOCK):
+        # every rank holds 1/tp of the residual stream: added to the branches' partial sums, one reduction gives all
+        gathers = sequence_parallel and kind == PARALLEL_BLOCK
+        out, back = ("reduce_scatter", "all_gather") if sequence_parallel else ("all_reduce", None)
+        entry = {"reduce_scatter": 1} if gathers else {"all_reduce": 1}
+        return ShardingTemplate(cut if gathers else _WHOLE, _PARTIAL, _PARTIAL, cut if sequence_parallel else _WHOLE,
+                                {**({"all_gather": 1} if gathers else {}), out: 1},
+                                {**({back: 1} if back else {}), **entry})
+    if kind == RESIDUAL_READER:
+        return ShardingTemplate(_PARTIAL, _WHOLE, _WHOLE, _WHOLE, {}, {})
     if kind == EMBEDDING:
         return ShardingTemplate(_WHOLE, _WHOLE, _PARTIAL, _WHOLE, {"all_reduce": 1}, {})
     if kind == LM_HEAD:

@@ -235,3 +235,63 @@ def test_what_can_be_applied_passes(name):
 def test_unused_overrides_are_remembered_per_plan():
     overrides = Overrides([{"match": "a.*", "replicate": True}])
     assert overrides.replicates("a.b") == "a.*" and overrides.replicates("b") is None and len(overrides) == 1
+
+
+@pytest.mark.parametrize("match,role,words", [
+    ("*.q_proj.weight", "ROWWISE", "make 'model.layers.0.self_attn.q_proj.weight' ROWWISE; but then .* is nowhere"),
+    ("*.q_proj", "ROWWISE", "make 'model.layers.0.self_attn.q_proj.weight' ROWWISE; but then"),
+    ("*.o_proj.weight", "COLWISE", "o_proj.weight' COLWISE; but then .* the rest of it is nowhere"),
+    ("*.down_proj.weight", "COLWISE", "down_proj.weight' COLWISE; but then .* wanted: up or gate_up, and down"),
+    ("*.up_proj.weight", "ROWWISE", "'model.layers.0.mlp' has 2 row weights"),
+    ("*.input_layernorm.weight", "COLWISE", r"'\*.input_layernorm.weight' says COLWISE, .* has shape \[64\]"),
+    ("*.q_proj.weight", "NORM", r"says NORM, a role of parameters of one dim, .* has shape \[64, 64\]")])
+def test_a_rule_that_contradicts_its_region_is_refused_with_the_reason(match, role, words):
+    with pytest.raises(ValueError, match=words):
+        plan(record(LLAMA), tp=2, rules=[{"match": match, "role": role}])
+
+
+def test_a_rule_matches_a_linear_as_an_override_does():
+    made = plan(record(LLAMA), tp=2, rules=[{"match": "*.q_proj", "role": "COLWISE"}])
+    assert made.parameters[f"{ATTENTION}.q_proj.weight"].reasons[0] == "user rule '*.q_proj'"
+
+
+def test_what_follows_a_cut_weight_is_not_kept_whole_beside_it():
+    with pytest.raises(ValueError, match=r"keeps '.*q_proj.bias' whole, but it follows '.*q_proj.weight', which is cut"):
+        plan(inventories.folders()["qwen2"], tp=2, overrides=[{"match": "*.q_proj.bias", "replicate": True}])
+    # a vector over heads decides for its whole attention, as its weights do
+    heads = plan(inventories.folders()["gpt_oss"], tp=2, overrides=[{"match": "*.sinks", "replicate": True}])
+    assert not heads.parameters[f"{ATTENTION}.q_proj.weight"].slice_map.cuts
+    whole = plan(inventories.folders()["qwen2"], tp=2, overrides=[{"match": "*.q_proj.*", "replicate": True}])
+    assert not whole.parameters[f"{ATTENTION}.q_proj.bias"].slice_map.cuts
+
+
+@pytest.mark.parametrize("model,match", [
+    (record(inventories.without(LLAMA, "o_proj")), "model.layers.0.self_attn.*"),
+    (record({**LLAMA, "model.layers.0.adapter.zeta.weight": (64, 48)}), "*.zeta.weight"),
+    (record({**LLAMA, "model.layers.0.mlp.down_proj.weight": (128, 64)}), "*.mlp.*")])
+def test_what_cannot_be_understood_can_be_kept_whole_as_its_refusal_says(model, match):
+    with pytest.raises(ValueError, match="cannot decide what|the rest of it is nowhere"):
+        plan(model, tp=2)
+    made = plan(model, tp=2, overrides=[{"match": match, "replicate": True}])
+    kept = [spec for path, spec in made.parameters.items() if any("kept whole by" in why for why in spec.reasons)]
+    assert kept and not any(spec.slice_map.cuts for spec in kept)
+    assert made.parameters["lm_head.weight"].slice_map.cuts
+
+
+def test_an_override_that_matches_and_decides_nothing_says_why():
+    with pytest.raises(ValueError, match=r"matches 'model.layers.0.self_attn.q_proj.bias', but none of it is a fused"):
+        plan(inventories.folders()["qwen2"], tp=2, overrides=[{"match": "*.q_proj.bias", "fused_layout": "halves"}])
+    with pytest.raises(ValueError, match="an entry above it has already decided"):
+        plan(record(LLAMA), tp=2, overrides=[{"match": "*.mlp.*", "replicate": True},
+                                             {"match": "*.up_proj.weight", "replicate": True}])
+
+
+def test_a_misspelt_placement_names_its_entry():
+    with pytest.raises(ValueError, match=r"auto_tp_config.overrides: placement of '\*.q_proj.weight': no placement"):
+        Overrides([{"match": "*.q_proj.weight", "placement": "shrad(0)"}])
+
+
+def test_only_norms_are_counted_as_norms_when_sequence_parallel_is_refused():
+    with pytest.raises(ValueError, match=r"2 norms outside of its blocks \(bert.embeddings.LayerNorm, "
+                                         r"cls.predictions.transform.LayerNorm\)"):
+        plan(inventories.folders()["bert"], tp=2, sequence_parallel=True)
