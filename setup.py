@@ -64,6 +64,7 @@ setup(
     ],
     extras_require={
         "mindformers": MINDFORMERS,
+        "judge": ["torch==2.13.0"],
         "quickstart": ["matplotlib", "tokenizers"],
         "test": ["coverage>=7.10", "hypothesis", "pytest", "pytest-cov"],
     },

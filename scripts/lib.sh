@@ -68,3 +68,20 @@ this machine does not reach a package index: check the network, a proxy (HTTPS_P
 If they speak of 'No space left on device', free about $NEEDED_GB GB. Then run this again: it goes on where it stopped."
     stamp > "$VENV/.installed"
 }
+
+# The tests that judge gradients follow the forwards with torch. Only a CPU build is taken: others bring gigabytes.
+install_judge() {
+    local wanted
+    if "$VENV/bin/python" -c 'import torch' 2>/dev/null; then
+        return
+    fi
+    wanted="$("$VENV/bin/python" -m pip install --disable-pip-version-check --dry-run "$ROOT[judge]" 2>/dev/null)" || true
+    case "$(printf '%s\n' "$wanted" | grep 'Would install')" in
+        *nvidia* | *cuda* | "")
+            echo "torch is not installed: this index has no CPU build of it; the tests that need it will be skipped" ;;
+        *)
+            echo "installing torch for the tests that judge gradients"
+            "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$ROOT[judge]" ||
+                echo "torch could not be installed; the tests that need it will be skipped" ;;
+    esac
+}

@@ -15,6 +15,9 @@ for argument in "$@"; do
 done
 
 make_environment
+install_judge
+# transformers, which MindFormers imports, would load torch with it
+export USE_TORCH=0
 export PATH="$VENV/bin:$PATH"
 cd "$ROOT"
 # The queues between MindSpore's threads wait by spinning, which costs most of the time of several ranks on few cores.

@@ -50,15 +50,14 @@ def llama_like(ranks: Ranks, ids):
         return ranks.linear(rank, f"{base}.{names[2]}", act(gate) * up)
 
     def experts(base, x):
-        gate = "gate"
-        scores = softmax(x @ ranks.get(0, f"{base}.{gate}.weight").T)
-        chosen = np.argsort(-scores, -1)[:, :c["num_experts_per_tok"]]
-        weights = np.take_along_axis(scores, chosen, -1)
-        if kind == "mixtral" or c.get("norm_topk_prob"):
-            weights = weights / weights.sum(-1, keepdims=True)
         names = ("w1", "w3", "w2") if kind == "mixtral" else ("gate_proj", "up_proj", "down_proj")
 
         def part(rank):
+            scores = softmax(x @ ranks.get(rank, f"{base}.gate.weight").T)
+            chosen = np.argsort(-scores, -1)[:, :c["num_experts_per_tok"]]
+            weights = np.take_along_axis(scores, chosen, -1)
+            if kind == "mixtral" or c.get("norm_topk_prob"):
+                weights = weights / weights.sum(-1, keepdims=True)
             total = np.zeros_like(x)
             for expert in range(scores.shape[1]):
                 share = (weights * (chosen == expert)).sum(-1, keepdims=True)
@@ -125,8 +124,8 @@ def gpt_like(ranks: Ranks, ids):
     blocks, attn, fused, out, up, down, act = names
     in_out = kind == "gpt2"
 
-    def norm(name, x):
-        return layer_norm(x, ranks.get(0, f"{name}.weight"), ranks.get(0, f"{name}.bias"), eps)
+    def norm(name, x, rank=0):
+        return layer_norm(x, ranks.get(rank, f"{name}.weight"), ranks.get(rank, f"{name}.bias"), eps)
 
     def split(rank, base, x):
         if not fused:
@@ -143,8 +142,9 @@ def gpt_like(ranks: Ranks, ids):
             return [y[:, :, :-2].reshape(len(x), -1, size), y[:, :, -2], y[:, :, -1]]
         return [y[:, :local], y[:, local:local + kv], y[:, local + kv:]]
 
-    def attention(base, x):
+    def attention(base, x_of):
         def part(rank):
+            x = x_of(rank)
             q, k, v = split(rank, base, x)
             if kind in ("gpt_neox", "phi", "falcon"):
                 width = int(size * (c.get("partial_rotary_factor") or c.get("rotary_pct") or 1)) if kind != "falcon" \
@@ -154,9 +154,16 @@ def gpt_like(ranks: Ranks, ids):
             return ranks.linear(rank, f"{base}.{out}", attend(q, k, v, size ** -0.5, bias), in_out)
         return ranks.reduce(part, f"{base}.{out}")
 
-    def feed_forward(base, x):
+    def feed_forward(base, x_of):
         return ranks.reduce(lambda rank: ranks.linear(rank, f"{base}.{down}", act(
-            ranks.linear(rank, f"{base}.{up}", x, in_out)), in_out), f"{base}.{down}")
+            ranks.linear(rank, f"{base}.{up}", x_of(rank), in_out)), in_out), f"{base}.{down}")
+
+    def normed(name, x):
+        """What a rank's region reads: a parallel block's norms stand inside of it."""
+        if kind in ("gpt_neox", "falcon", "phi"):
+            return lambda rank: norm(name, x, rank)
+        whole = norm(name, x)
+        return lambda rank: whole
 
     table = {"gpt_neox": "gpt_neox.embed_in", "bloom": "transformer.word_embeddings", "phi": "model.embed_tokens",
              "falcon": "transformer.word_embeddings", "opt": "model.decoder.embed_tokens"}.get(kind, "transformer.wte")
@@ -173,12 +180,12 @@ def gpt_like(ranks: Ranks, ids):
                      "phi": ("input_layernorm", "input_layernorm")}.get(kind, ("ln_1", "ln_2"))
     for layer in range(layers):
         base = f"{blocks}.{layer}"
-        y = attention(f"{base}.{attn}", norm(f"{base}.{first}", x))
+        y = attention(f"{base}.{attn}", normed(f"{base}.{first}", x))
         if kind in ("gpt_neox", "falcon", "phi"):
-            x = x + y + feed_forward(base, norm(f"{base}.{second}", x))
+            x = x + y + feed_forward(base, normed(f"{base}.{second}", x))
         else:
             x = x + y
-            x = x + feed_forward(base, norm(f"{base}.{second}", x))
+            x = x + feed_forward(base, normed(f"{base}.{second}", x))
     last = {"gpt_neox": "gpt_neox.final_layer_norm", "mpt": "transformer.norm_f", "phi": "model.final_layernorm",
             "opt": "model.decoder.final_layer_norm"}.get(kind, "transformer.ln_f")
     head = {"gpt_neox": "embed_out", "phi": "lm_head"}.get(kind, table)

@@ -16,6 +16,7 @@
 Names of shapes: s tokens, h hidden, n local heads, d head size.
 """
 import json
+import math
 from pathlib import Path
 from typing import Callable, Dict, List
 
@@ -37,8 +38,8 @@ def gelu_tanh(x):
 
 def gelu(x):
     """GELU by the error function."""
-    from math import erf
-    return 0.5 * x * (1 + np.vectorize(erf)(x / np.sqrt(2)))
+    scaled = x / np.sqrt(2)
+    return 0.5 * x * (1 + (scaled.erf() if hasattr(scaled, "erf") else np.vectorize(math.erf)(scaled)))
 
 
 def relu(x):

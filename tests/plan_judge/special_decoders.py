@@ -64,13 +64,12 @@ def deepseek_v3(ranks: Ranks, ids):
                             * ranks.linear(rank, f"{base}.up_proj", x))
 
     def experts(base, x):
-        scores = 1 / (1 + np.exp(-x @ ranks.get(0, f"{base}.gate.weight").T))
-        biased = scores + ranks.get(0, f"{base}.gate.e_score_correction_bias")
-        chosen = np.argsort(-biased, -1)[:, :c["num_experts_per_tok"]]
-        weights = np.take_along_axis(scores, chosen, -1)
-        weights = weights / weights.sum(-1, keepdims=True) * c["routed_scaling_factor"]
-
         def part(rank):
+            scores = 1 / (1 + np.exp(-x @ ranks.get(rank, f"{base}.gate.weight").T))
+            biased = scores + ranks.get(rank, f"{base}.gate.e_score_correction_bias")
+            chosen = np.argsort(-biased, -1)[:, :c["num_experts_per_tok"]]
+            weights = np.take_along_axis(scores, chosen, -1)
+            weights = weights / weights.sum(-1, keepdims=True) * c["routed_scaling_factor"]
             total = gated(rank, f"{base}.shared_experts", x)
             for expert in range(scores.shape[1]):
                 total = total + (weights * (chosen == expert)).sum(-1, keepdims=True) * gated(
@@ -148,11 +147,10 @@ def gpt_oss(ranks: Ranks, ids):
         return ranks.reduce(part, f"{base}.o_proj")
 
     def experts(base, x):
-        logits = x @ ranks.get(0, f"{base}.router.weight").T + ranks.get(0, f"{base}.router.bias")
-        chosen = np.argsort(-logits, -1)[:, :c["num_experts_per_tok"]]
-        weights = softmax(np.take_along_axis(logits, chosen, -1))
-
         def part(rank):
+            logits = x @ ranks.get(rank, f"{base}.router.weight").T + ranks.get(rank, f"{base}.router.bias")
+            chosen = np.argsort(-logits, -1)[:, :c["num_experts_per_tok"]]
+            weights = softmax(np.take_along_axis(logits, chosen, -1))
             total = 0
             for expert in range(logits.shape[1]):
                 y = x @ ranks.get(rank, f"{base}.experts.gate_up_proj")[expert] + ranks.get(
