@@ -13,7 +13,7 @@
 # limitations under the License.
 """Every collective and every transition against numpy, in all modes, on the world and on two kinds of subgroups.
 
-Run by `python tests/distributed/launch.py --world 2` (or 4). On 4 ranks the groups are [0,1,2,3], [0,2] and [1,3],
+Run by `python tests/distributed/launch.py --world 2` (or 4, 8). On 4 ranks the groups are [0,1,2,3], [0,2] and [1,3],
 [0,1] and [2,3]; on 2 ranks [0,1] and the groups of one.
 """
 import mindspore as ms
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(WORLD < 2, reason="needs a communication world o
 
 DTYPES = (ms.float32, ms.float16, ms.bfloat16, ms.int32, ms.int64, ms.int8, ms.uint8, ms.int16, ms.bool_, ms.float64)
 MODES = ("pynative", "jit", "graph")
-SHAPE = (4, 8)
+SHAPE = (max(4, WORLD), 8)
 
 
 @pytest.fixture(name="group", params=("world", "outer", "inner"))

@@ -26,8 +26,8 @@ from hyper_parallel.core.dtensor.placement_types import Partial, Replicate, Shar
 from hyper_parallel.platform import cpu_kernels
 from hyper_parallel.platform.mindspore.autograd_compat import enable_backward
 
-if not dist.is_initialized() or dist.get_world_size() not in (2, 4):
-    pytest.skip("needs an msrun job of 2 or 4 ranks", allow_module_level=True)
+if not dist.is_initialized() or dist.get_world_size() not in (2, 4, 8):
+    pytest.skip("needs an msrun job of 2, 4 or 8 ranks", allow_module_level=True)
 
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
 R, P, S = Replicate(), Partial(), Shard
@@ -47,7 +47,7 @@ def numbers(*shape, seed=0):
 
 
 LAYOUTS = [(LINE, (R,)), (LINE, (S(0),)), (LINE, (S(1),)), (GRID, (S(0), S(1)))] + (
-    [(GRID, (StridedShard(0, 2), S(0)))] if SIZE == 4 else [])
+    [(GRID, (StridedShard(0, SIZE // 2), S(0)))] if SIZE > 2 else [])
 
 
 @pytest.mark.parametrize("draw", [creation.randn, creation.rand], ids=["randn", "rand"])
@@ -117,6 +117,19 @@ def test_gradients_add_up_over_two_uses_and_two_backwards():
     gradient = stored.grad
     assert gradient.placements == (S(0),)
     np.testing.assert_array_equal(gradient.full_tensor().asnumpy(), np.full((2 * SIZE, 2), 2 * (SIZE + 1)))
+
+
+def test_the_gradient_of_a_replicated_parameter_is_a_sum_of_terms():
+    """Each rank's backward gives its own; assigned reduced ones are the same sum again, and further ones add up."""
+    stored = distribute_tensor(Parameter(Tensor(numbers(2, 2)), name="w"), LINE, (R,))
+    total = sum(range(1, SIZE + 1))
+    for uses in (1, 3):
+        (stored.to_local() * (RANK + 1)).sum().backward()
+        assert stored.grad.placements == (P,)
+        np.testing.assert_array_equal(stored.grad.full_tensor().asnumpy(), np.full((2, 2), uses * total))
+        stored.grad = stored.grad.redistribute(LINE, (R,)) * 2
+        assert stored.grad.placements == (P,)
+        np.testing.assert_array_equal(stored.grad.full_tensor().asnumpy(), np.full((2, 2), 2 * uses * total))
 
 
 def test_values_are_read_from_the_whole():

@@ -13,14 +13,15 @@
 # limitations under the License.
 """Every propagation rule on ranks: results, and the gradient of every operand, against the operator on the whole.
 
-    python tests/distributed/launch.py --world 2 tests/distributed/test_op_rules.py      (or 4: a 2 x 2 mesh)
+    python tests/distributed/launch.py --world 2 tests/distributed/test_op_rules.py
+
+With 4 ranks on a 2 x 2 mesh, with 8 on 2 x 2 x 2.
 
 The loss is the sum over ranks of what each of them starts its backward with,
 so the gradient of a replicated operand is a
 summand, that of a pending sum is whole, and that of a part is the part.
 """
 import gc
-import os
 
 import mindspore
 import numpy as np
@@ -34,97 +35,60 @@ from hyper_parallel.core.dtensor.dispatch import dispatch_is_skipped
 from hyper_parallel.core.dtensor.dtensor import DTensor, SkipDTensorDispatch, distribute_tensor
 from hyper_parallel.core.dtensor.placement_types import Partial, Replicate, Shard
 from hyper_parallel.core.shard import ShardingPlan, shard_module
-from hyper_parallel.platform import cpu_kernels
-from hyper_parallel.platform.mindspore.autograd_compat import enable_backward
 from tests.models.op_cases import all_cases, floats
+from tests.models.op_judge import (backward, check_gradient, check_result, gradient_of, leaf, listed, prepare,
+                                   reference, used)
 from tests.models.parts import adjoint, combinations, parts_of
 
 WORLD = mindspore.communication.get_group_size()
-pytestmark = pytest.mark.skipif(WORLD not in (2, 4), reason="runs on 2 or 4 ranks")
-MESH = init_device_mesh("npu", (2,) if WORLD == 2 else (2, 2), mesh_dim_names=("tp",) if WORLD == 2 else ("dp", "tp"))
-LIMIT = int(os.environ.get("HYPER_PARALLEL_COMBINATIONS", "10"))
+pytestmark = pytest.mark.skipif(WORLD not in (2, 4, 8), reason="runs on 2, 4 or 8 ranks")
+AXES = {2: ("tp",), 4: ("dp", "tp"), 8: ("dp", "cp", "tp")}.get(WORLD, ())
+MESH = init_device_mesh("npu", (2,) * len(AXES) or (WORLD,), mesh_dim_names=AXES or ("tp",))
 CASES = all_cases()
+SAMPLE = 10 if WORLD < 8 else 2
+each_case = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _cpu():
-    # Thousands of tiny operators, each read back at once: without the hand-over between threads they take a fifth.
-    mindspore.runtime.launch_blocking()
-    cpu_kernels.maybe_install()
-    enable_backward()
+    prepare()
 
 
-def leaf(array):
-    """A tensor that gets a gradient, if it is a float."""
-    made = Tensor(np.ascontiguousarray(array))
-    if array.dtype.kind == "f":
-        made._requires_grad = True
-    return made
-
-
-def used(tensor):
-    """The leaf as an operand: of two leaves in one sum MindSpore clones the shared gradient,
-    for which CPU has no kernel."""
-    return tensor * 1 if tensor._requires_grad else tensor
-
-
-def listed(result):
-    """Results as a list."""
-    return list(result) if isinstance(result, (tuple, list)) else [result]
-
-
-def backward(outputs, seeds):
-    """Runs the backward of the float outputs; outputs are plain."""
-    total = None
-    for output, seed in zip(outputs, seeds):
-        if seed is not None:
-            term = (output * Tensor(np.ascontiguousarray(seed))).sum()
-            total = term if total is None else total + term
-    total.backward()
-
-
-def gradient_of(tensor):
-    """Its gradient, zeros if none arrived."""
-    return np.zeros(tensor.shape, np.float32) if tensor._grad is None else tensor._grad.asnumpy()
-
-
-def reference(case):
-    """Results, seeds and gradients of the operator on the whole."""
-    leaves = [leaf(array) for array in case.arrays]
-    outputs = listed(case.function(*map(used, leaves)))
-    arrays = [output.asnumpy() for output in outputs]
-    seeds = [np.random.default_rng(number).normal(size=array.shape).astype(np.float32)
-             if case.gradient and array.dtype.kind == "f" else None for number, array in enumerate(arrays)]
-    if case.gradient:
-        backward(outputs, seeds)
-    return arrays, seeds, [gradient_of(tensor) for tensor in leaves]
-
-
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@each_case
 def test_operator_on_parts(case):
-    expected, seeds, gradients = reference(case)
+    judge(case, SAMPLE)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(WORLD == 8, reason="all combinations on 2 ranks, more of them on 4; 8 ranks have a sample")
+@each_case
+def test_operator_on_all_placements(case):
+    """On 2 x 2 ranks there are 46,000; all of those are judged in one process (test_op_rules_simulated)."""
+    judge(case, None if WORLD == 2 else 60)
+
+
+def judge(case, limit):
+    """All combinations of placements, or `limit` of them: results and gradients, redistributions included."""
+    expected = reference(case)
     replicated, place = (Replicate(),) * MESH.ndim, MESH.get_coordinate()
-    for placed in combinations(case.arrays, MESH.mesh_shape, ("sum",), LIMIT):
+    for placed in combinations(case.arrays, MESH.mesh_shape, ("sum",), limit):
         parts = [parts_of(array, placements, MESH.mesh_shape, seed)[place]
                  for seed, (array, placements) in enumerate(zip(case.arrays, placed))]
         leaves = [leaf(part) for part in parts]
         results = listed(case.function(*(DTensor.from_local(used(part), MESH, placements)
                                          for part, placements in zip(leaves, placed))))
         wholes = [result.redistribute(MESH, replicated).to_local() for result in results]
-        for result, whole, array in zip(results, wholes, expected):
+        for result, whole, array in zip(results, wholes, expected.results):
             assert result.shape == array.shape, (placed, result)
-            np.testing.assert_allclose(whole.asnumpy(), array, rtol=max(case.close, 1e-4), atol=max(case.close, 1e-4),
-                                       err_msg=f"{placed} -> {result.placements}")
+            check_result(whole.asnumpy(), array, case.close, f"{placed} -> {result.placements}")
         if not case.gradient:
             continue
-        summands = [None if seed is None else parts_of(seed, adjoint(replicated), MESH.mesh_shape, 3)[place]
-                    for seed in seeds]
-        backward(wholes, summands)
-        for part, placements, array, gradient in zip(leaves, placed, case.arrays, gradients):
+        backward(wholes, [None if seed is None else parts_of(seed, adjoint(replicated), MESH.mesh_shape, 3)[place]
+                          for seed in expected.seeds])
+        for part, placements, array, gradient in zip(leaves, placed, case.arrays, expected.gradients):
             if array.dtype.kind == "f":
                 whole = DTensor.from_local(Tensor(gradient_of(part)), MESH, adjoint(placements)).full_tensor()
-                np.testing.assert_allclose(whole.asnumpy(), gradient, rtol=1e-3, atol=2e-4,
-                                           err_msg=f"gradient of {placements} in {placed}")
+                check_gradient(whole.asnumpy(), gradient, f"gradient of {placements} in {placed}")
 
 
 def axes(placement):
@@ -201,15 +165,30 @@ def test_local_parts_inside_the_skipping_context():
     assert not dispatch_is_skipped()
 
 
-def test_dropout_is_equal_on_replicas_and_differs_on_parts():
+@pytest.mark.parametrize("drop", [lambda x: mint.nn.functional.dropout(x, 0.5), nn.Dropout(p=0.5).set_train(),
+                                  lambda x: ops.Dropout(0.5, 3, 4)(x)[1]], ids=["mint", "nn", "mask"])
+def test_dropout_is_equal_on_replicas_and_differs_on_parts(drop):
     ones = Tensor(np.ones((16, 16), np.float32))
     for placement, equal in ((Replicate(), True), (Shard(0), False)):
         mindspore.manual_seed(5)
         x = DTensor.from_local(ones, MESH, axes(placement))
-        mask = mint.nn.functional.dropout(x, 0.5).to_local()
+        mask = drop(x).to_local()
         both = DTensor.from_local(mask, MESH, axes(Shard(0))).full_tensor().asnumpy()
         assert np.array_equal(both[:16], both[16:]) == equal
-        assert 0.3 < (both > 0).mean() < 0.7
+        assert 0.3 < (both > 0).mean() < 0.7 and both.max() in (1, 2)
+
+
+def test_a_mask_takes_as_many_rows_as_it_has():
+    """The shape follows the values, however often the call has been seen before."""
+    x = distribute_tensor(Tensor(floats(4, 8)), MESH, axes(Shard(1)))
+    for kept in ([True, False, True, True], [False, False, True, False], [True] * 4):
+        rows = x[Tensor(kept)]
+        assert rows.shape == (sum(kept), 8) and rows.placements == axes(Shard(1))
+        np.testing.assert_array_equal((rows * 1).full_tensor().asnumpy(), floats(4, 8)[kept])
+    x[Tensor([True, False, True, False])] = 7.0
+    expected = floats(4, 8)
+    expected[[0, 2]] = 7
+    np.testing.assert_array_equal(x.full_tensor().asnumpy(), expected)
 
 
 def test_a_filled_weight_does_not_depend_on_the_mesh():

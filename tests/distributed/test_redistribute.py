@@ -30,14 +30,16 @@ from hyper_parallel.core.dtensor.slice_layouts import kv_heads_alone, qkv_sectio
 from hyper_parallel.core.dtensor.slice_map import SliceMap
 from hyper_parallel.platform import cpu_kernels
 
-if not dist.is_initialized() or dist.get_world_size() not in (2, 4):
-    pytest.skip("needs an msrun job of 2 or 4 ranks", allow_module_level=True)
+if not dist.is_initialized() or dist.get_world_size() not in (2, 4, 8):
+    pytest.skip("needs an msrun job of 2, 4 or 8 ranks", allow_module_level=True)
 
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
 R, P, S = Replicate(), Partial(), Shard
 LINE = DeviceMesh("cpu", (SIZE,), ("tp",))
 GRID = DeviceMesh("cpu", (2, SIZE // 2), ("dp", "tp"))
-MESHES = (LINE, GRID) if SIZE == 4 else (LINE,)
+CUBE = DeviceMesh("cpu", (2, 2, SIZE // 4), ("dp", "cp", "tp")) if SIZE >= 4 else None
+HEADS = max(4, SIZE)
+MESHES = {2: (LINE,), 4: (LINE, GRID), 8: (LINE, GRID, CUBE)}[SIZE]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -72,10 +74,10 @@ def values(whole, mesh, placements, rank):
 @pytest.mark.parametrize("shape", [(8, 4), (5, 6)])
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: f"{mesh.ndim} axes")
 def test_all_pairs(mesh, shape):
-    """Placements and the whole after it, on even and uneven shapes; a sample of the pairs on two axes."""
+    """Placements and the whole after it, on even and uneven shapes; a sample of the pairs on several axes."""
     whole = numbers(*shape)
     pairs = list(itertools.product(itertools.product((R, P, S(0), S(1)), repeat=mesh.ndim), repeat=2))
-    for src, dst in pairs if mesh.ndim == 1 else pairs[::11]:
+    for src, dst in pairs[::{1: 1, 2: 11, 3: 193}[mesh.ndim]]:
         made = DTensor.from_local(Tensor(values(whole, mesh, src, RANK)), mesh, src, shape=shape)
         moved = made.redistribute(mesh, dst)
         assert moved.placements == dst and moved.shape == shape
@@ -94,7 +96,8 @@ ADJOINTS = {
 def test_gradients_are_true_adjoints(name):
     """Against numpy, with another weight on every rank, through a Parameter and its DTensor."""
     src, dst = ADJOINTS[name]
-    shape, whole = (4, 8), np.zeros((4, 8), np.float32)
+    shape = (SIZE, 2 * SIZE)
+    whole = np.zeros(shape, np.float32)
     weights = [numbers(*area(whole, LINE, dst, rank).shape, seed=rank + 1) for rank in range(SIZE)]
     stored = Parameter(DTensor(Tensor(area(whole, LINE, src) + 1), LINE, src, shape=shape), name="w")
 
@@ -107,8 +110,8 @@ def test_gradients_are_true_adjoints(name):
                 "all_reduce": lambda: sum(weights), "all_to_all": lambda: area(np.concatenate(weights, 1), LINE, src),
                 "to_partial": lambda: weights[RANK] * (RANK == 0), "zero_pad": lambda: area(weights[RANK], LINE, src)}
     if name == "slice":
-        here = np.zeros((4, 8), np.float32)
-        here[RANK * 4 // SIZE:(RANK + 1) * 4 // SIZE] = weights[RANK]
+        here = np.zeros(shape, np.float32)
+        here[RANK:RANK + 1] = weights[RANK]
         expected["slice"] = lambda: here
     np.testing.assert_array_equal(gradient, expected[name]())
 
@@ -128,10 +131,24 @@ def test_gradient_of_the_whole_and_of_the_part():
 
 
 def test_a_chain_of_redistributions_is_counted_once_each():
-    made = DTensor.from_local(Tensor(numbers(4, 4 * SIZE)), LINE, (P,))
+    made = DTensor.from_local(Tensor(numbers(SIZE, 4 * SIZE)), LINE, (P,))
     with count_collectives() as record:
         made.redistribute(LINE, (S(1),)).redistribute(LINE, (S(0),)).redistribute(LINE, (S(-2),)).full_tensor()
     assert dict(record.counts()) == {"reduce_scatter": 1, "all_to_all": 1, "all_gather": 1}
+
+
+@pytest.mark.skipif(SIZE < 4, reason="needs two axes of several ranks")
+def test_a_step_over_two_axes_is_counted_under_both():
+    """The world may have been asked for under another name before, so axes are named that nobody else has."""
+    mesh = DeviceMesh("cpu", (2, 2), ("outer", "inner"), range(4))
+    if RANK >= 4:
+        return
+    made = DTensor.from_local(Tensor(numbers(3, 2, seed=RANK)), mesh, (P, P))
+    with count_collectives() as record:
+        whole = made.redistribute(mesh, (R, R))
+    np.testing.assert_array_equal(whole.to_local().asnumpy(), sum(numbers(3, 2, seed=rank) for rank in range(4)))
+    assert [item.kind for item in record.collectives] == ["all_reduce"]
+    assert SIZE == 4 or record.collectives[0].axis == "outer+inner"
 
 
 @pytest.mark.parametrize("op", ["max", "min", "avg"])
@@ -145,7 +162,7 @@ def test_other_reductions(op):
 
 @pytest.mark.parametrize("dtype", [ms.bfloat16, ms.int32, ms.bool_])
 def test_dtypes(dtype):
-    whole = Tensor(np.abs(numbers(4, 8)) % 2).astype(dtype)
+    whole = Tensor(np.abs(numbers(SIZE, 2 * SIZE)) % 2).astype(dtype)
     made = distribute_tensor(whole, LINE, (S(0),))
     moved = made.redistribute(LINE, (S(1),)).full_tensor()
     assert moved.dtype == dtype
@@ -175,8 +192,8 @@ def test_strided_and_between_meshes():
 
 
 @pytest.mark.parametrize("slice_map", [
-    SliceMap.plain((5, 2), 0, SIZE, pad=True), SliceMap.of((16, 2), qkv_sections(4, 2, 2, SIZE)),
-    SliceMap.of((4, 2), kv_heads_alone(4, 2, 2, SIZE)), SliceMap.plain((8, 2), 0, SIZE)],
+    SliceMap.plain((5, 2), 0, SIZE, pad=True), SliceMap.of((2 * HEADS + 8, 2), qkv_sections(HEADS, 2, 2, SIZE)),
+    SliceMap.of((4, 2), kv_heads_alone(HEADS, 2, 2, SIZE)), SliceMap.plain((8, 2), 0, SIZE)],
                          ids=lambda item: item.describe())
 def test_parts_of_a_slice_map(slice_map):
     """The whole from sections, copies and padding, and the gradient of each part."""

@@ -66,6 +66,7 @@ A, B, ROW, COLUMN = floats(4, 8), floats(4, 8, seed=1), floats(8, seed=2), float
 POSITIVE, MASK = floats(4, 8, positive=True), floats(4, 8, seed=5) > 0
 CUBE, WEIGHT, OTHER_CUBE = floats(4, 8, 4), floats(8, 4, seed=1), floats(4, 4, 8, seed=6)
 DISTINCT, IDS = distinct(4, 8), whole_numbers(8, 4, 4)
+CHOSEN = np.array([True, False, True, True])
 SHORT = Tensor(np.array([2, 0, 3]))
 
 
@@ -183,6 +184,7 @@ def _shapes():
         select=lambda x: mint.select(x, 1, 3),
         slice=lambda x: ops.slice(x, (0, 1, 0), (4, 2, 4)), strided=lambda x: ops.strided_slice(x, (0, 2, 0), (4, 8,
         4), (1, 1, 1)),
+        strided_gone=lambda x: ops.strided_slice(x, (0, 3, 0), (4, 4, 4), (1, 1, 1), shrink_axis_mask=2),
         item=lambda x: x[1], item_last=lambda x: x[..., -1], ranges=lambda x: x[:, 2:6], steps=lambda x: x[::2, :, 1:],
         new=lambda x: x[:, None], two=lambda x: x[1, :, 2], rows=lambda x: x[SHORT], columns=lambda x: x[:, SHORT],
         listed=lambda x: x[[0, 2]], whole=lambda x: x[:], pair=lambda x: x[SHORT, SHORT],
@@ -208,6 +210,11 @@ def _indices():
     yield Case("gather_columns", lambda x, i: ops.gather(x, i, 1), [A, IDS])
     yield Case("gather_elements", lambda x, i: mint.gather(x, 1, i), [A, whole_numbers(8, 4, 4)])
     yield Case("gather_elements_rows", lambda x, i: mint.gather(x, 0, i), [A, whole_numbers(4, 8, 8)])
+    yield Case("gather_batched", lambda x, i: ops.gather(x, i, 2, 1), [CUBE, whole_numbers(4, 4, 8)])
+    yield Case("gather_batched_rows", lambda x, i: ops.gather(x, i, 1, 1), [CUBE, whole_numbers(8, 4, 4)])
+    yield Case("rows_by_mask", lambda x: x[Tensor(CHOSEN)], [CUBE])
+    yield Case("columns_by_mask", lambda x: x[:, Tensor(CHOSEN.repeat(2))], [CUBE])
+    yield Case("two_dims_by_mask", lambda x, m: x[m], [CUBE, MASK])
     yield Case("embedding", F.embedding, [IDS, WEIGHT])
     yield Case("index_select", lambda x, i: mint.index_select(x, 1, i), [A, whole_numbers(8, 4)])
     yield Case("one_hot", lambda i: ops.one_hot(i, 8, Tensor(1.0), Tensor(0.0)), [IDS], gradient=False)

@@ -184,6 +184,24 @@ def test_a_parameter_gets_its_gradient(leaf):
     assert not stored.to_local().requires_grad
 
 
+@pytest.mark.parametrize("placement, of_gradient", [(R, P), (P, R), (S(0), S(0)), (Partial("avg"), R)])
+def test_a_gradient_says_how_it_lies(placement, of_gradient):
+    """Of a replicated part each rank has a term; who sums the terms says so."""
+    stored = Parameter(DTensor(Parameter(Tensor(numbers(2)), name="w"), PAIR, (placement,)), name="w")
+    enable_backward()
+    (stored.to_local() * 3).sum().backward()
+    assert stored.grad.placements == (of_gradient,) and copy.copy(stored).grad.placements == (of_gradient,)
+    stored.grad = stored.grad
+    stored.grad = Tensor(numbers(2))
+    assert stored.grad.placements == (of_gradient,)
+    np.testing.assert_array_equal(stored.grad.to_local().asnumpy(), numbers(2))
+    cell = nn.Cell()
+    cell.weight = Parameter(Tensor(numbers(2)), name="weight")
+    kept = store_as_dtensor(cell, "weight", PAIR, (placement,))
+    (kept.to_local() * 3).sum().backward()
+    assert kept.grad.placements == (placement,) == copy.copy(kept).grad.placements
+
+
 def test_copies():
     made = DTensor.from_local(Tensor(numbers(2, 2)), PAIR, (S(0),))
     for copied in (made.clone(), made.copy(), copy.deepcopy(made)):

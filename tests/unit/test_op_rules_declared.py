@@ -61,6 +61,11 @@ def outcome(name, shapes, placements, *rest):
     ("RepeatInterleaveInt", [T34], [S0], (2, 1), [S0], [S0]),
     ("RepeatInterleaveInt", [T34], [S0], (2,), [R], [R]),
     ("SliceExt", [T34], [S1], (0, 0, 2), [S1], [S1]),
+    ("Gather", [T345], [S0], (Operand(9, (4, 2), (R,)), 2, 1), [S0], [S0]),
+    ("Gather", [T345], [S2], (Operand(9, (4, 2), (R,)), 2, 1), [R], [R]),
+    ("StridedSlice", [T345], [S2], ((0, 3), (4, 4), (1, 1), 0, 0, 0, 0, 2), [S2], [S1]),
+    ("GetItem", [T345], [S2], (Operand(9, (4, 8), (R,), dtype="Bool"),), [S2], [S1]),
+    ("GetItem", [T345], [S1], ((None, Operand(9, (4,), (R,), dtype="Bool")),), [S1], [S2]),
     ("IndexSelect", [T34], [S1], (0, Operand(9, (3,), (R,))), [S1], [S1]),
     ("InplaceScatterValue", [T34], [S0], (1, Operand(9, (4, 2), (R,)), 1.0), [S0], [S0]),
     ("DropoutExt", [T34], [S1], (0.5, 1, 2), [S1], [S1, R]),
@@ -85,10 +90,16 @@ def test_fused_attention_counts_this_ranks_heads():
 
 
 @pytest.mark.parametrize("name, shape, rest", [
-    ("Gather", T34, (Operand(1, (2,), (R,)), 0, 1)), ("Gather", T34, (3, 0)),
-    ("StridedSlice", T34, ((0,), (1,), (1,), 0, 0, 1))])
+    ("Gather", T34, (3, 0)), ("StridedSlice", T34, ((0,), (1,), (1,), 0, 0, 1)),
+    ("StridedSlice", T34, ((0,), (1,), (1,), 0, 0, 0, 1))])
 def test_arguments_without_a_rule(name, shape, rest):
     assert apply_rule(name, [Operand(0, shape, (S0,)), *rest], {}) is None
+
+
+@pytest.mark.parametrize("other", [1, Operand(1, (3,), (R,), dtype="Int64")])
+def test_a_mask_beside_numbers_is_refused(other):
+    with pytest.raises(NotImplementedError, match="boolean tensor that indexes beside numbers"):
+        apply_rule("GetItem", [Operand(0, T34, (S0,)), (Operand(2, (4,), (R,), dtype="Bool"), other)], {})
 
 
 @pytest.mark.parametrize("shape", [(5, 5), (3, -1)])

@@ -16,9 +16,6 @@
 No collective runs. Each operand is laid where the rule wants it, the dispatch runs once for every rank of the mesh, and
 numpy puts the parts of results and gradients together by the placements that the dispatch claims.
 """
-import os
-
-import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor
@@ -29,14 +26,15 @@ from hyper_parallel.core.dtensor.dispatch_plan import make_plan
 from hyper_parallel.core.dtensor.dtensor import DTensor
 from hyper_parallel.core.dtensor.placement_types import Partial, Replicate
 from hyper_parallel.platform import cpu_kernels
-from hyper_parallel.platform.mindspore.autograd_compat import enable_backward
 from tests.models.op_cases import all_cases
+from tests.models.op_judge import (backward, check_gradient, check_result, gradient_of, leaf, listed, prepare,
+                                   reference, used)
 from tests.models.parts import adjoint, combinations, parts_of, whole_of
 
-MESHES = {"2": DeviceMesh("npu", (2,), ("tp",)), "2x2": DeviceMesh("npu", (2, 2), ("dp", "tp"))}
-# All combinations of two axes take minutes; a sample of them runs by default.
-LIMIT = int(os.environ.get("HYPER_PARALLEL_COMBINATIONS", "40"))
+LINE, GRID = DeviceMesh("npu", (2,), ("tp",)), DeviceMesh("npu", (2, 2), ("dp", "tp"))
+SAMPLE = 40
 SINGLE = [case for case in all_cases() if case.single]
+each_operator = pytest.mark.parametrize("case", SINGLE, ids=[case.name for case in SINGLE])
 
 
 class _Found(Exception):
@@ -45,10 +43,7 @@ class _Found(Exception):
 
 @pytest.fixture(autouse=True, scope="module")
 def _cpu():
-    # Thousands of tiny operators, each read back at once: without the hand-over between threads they take a fifth.
-    mindspore.runtime.launch_blocking()
-    cpu_kernels.maybe_install()
-    enable_backward()
+    prepare()
     yield
     cpu_kernels.uninstall()
 
@@ -60,63 +55,6 @@ def _rank(monkeypatch):
         monkeypatch.setattr(device_mesh, "current_rank", lambda: number)
         dispatch.clear_cache()
     return become
-
-
-def as_arrays(result):
-    """The tensors of a result as numpy arrays."""
-    results = result if isinstance(result, (tuple, list)) else [result]
-    return [item.asnumpy() for item in results]
-
-
-def leaf(array):
-    """A tensor that gets a gradient, if it is a float."""
-    made = Tensor(np.ascontiguousarray(array))
-    if array.dtype.kind == "f":
-        made._requires_grad = True
-    return made
-
-
-def used(tensor):
-    """The leaf as an operand. Two leaves cannot be the operands of one sum: MindSpore clones the gradient that they
-    share,
-    and the CPU has no kernel for it."""
-    return tensor * 1 if tensor._requires_grad else tensor
-
-
-def seeds_of(arrays):
-    """Where the backward starts, for every float result."""
-    return [np.random.default_rng(number).normal(size=array.shape).astype(np.float32)
-            for number, array in enumerate(arrays)]
-
-
-def backward(outputs, seeds, arrays):
-    """Runs the backward from all float outputs at once."""
-    total = None
-    for output, seed, array in zip(outputs, seeds, arrays):
-        if array.dtype.kind != "f":
-            continue
-        term = (output * Tensor(np.ascontiguousarray(seed))).sum()
-        total = term if total is None else total + term
-    total.backward()
-
-
-def gradient_of(tensor):
-    """Its gradient, zeros if none arrived."""
-    return np.zeros(tensor.shape, np.float32) if tensor._grad is None else tensor._grad.asnumpy()
-
-
-def reference(case):
-    """Result and gradients of the operator on the whole."""
-    inputs = [leaf(array) for array in case.arrays]
-    result = case.function(*map(used, inputs))
-    outputs = result if isinstance(result, (tuple, list)) else [result]
-    arrays = as_arrays(result)
-    if not case.gradient:
-        return arrays, None, None
-    seeds = seeds_of(arrays)
-    backward(outputs, seeds, arrays)
-    return arrays, seeds, [gradient_of(tensor) if array.dtype.kind == "f" else None
-                           for tensor, array in zip(inputs, case.arrays)]
 
 
 def found_call(case, mesh, placed, monkeypatch):
@@ -147,56 +85,66 @@ def found_call(case, mesh, placed, monkeypatch):
     return [targets[id(tensor)] for tensor in whole]
 
 
-@pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
-@pytest.mark.parametrize("case", SINGLE, ids=[case.name for case in SINGLE])
-def test_parts_of_the_result(case, mesh, rank, monkeypatch):
-    expected, seeds, gradients = reference(case)
-    ops = ("sum", "max") if mesh.ndim == 1 else ("sum",)
-    seen = set()
-    for placed in combinations(case.arrays, mesh.mesh_shape, ops, LIMIT):
+def judge(case, mesh, rank, monkeypatch, ops=("sum",), limit=None):
+    """All combinations of placements, or `limit` of them. Those that the rule brings to the same placements are one."""
+    expected, seen = reference(case), set()
+    for placed in combinations(case.arrays, mesh.mesh_shape, ops, limit):
         rank(0)
         laid = tuple(found_call(case, mesh, placed, monkeypatch))
-        if laid in seen:
-            continue
-        seen.add(laid)
-        check(case, mesh, laid, rank, (expected, seeds, gradients))
+        if laid not in seen:
+            seen.add(laid)
+            check(case, mesh, laid, rank, expected)
 
 
-def check(case, mesh, laid, rank, facts):
+@each_operator
+def test_all_placements_on_two_ranks(case, rank, monkeypatch):
+    judge(case, LINE, rank, monkeypatch, ("sum", "avg", "max", "min"))
+
+
+@each_operator
+def test_some_placements_on_two_axes(case, rank, monkeypatch):
+    judge(case, GRID, rank, monkeypatch, limit=SAMPLE)
+
+
+@pytest.mark.slow
+@each_operator
+def test_all_placements_on_two_axes(case, rank, monkeypatch):
+    judge(case, GRID, rank, monkeypatch)
+
+
+def check(case, mesh, laid, rank, expected):
     """One combination in which no operand has to be moved."""
-    expected, seeds, gradients = facts
     whole_parts = [parts_of(array, placements, mesh.mesh_shape, seed)
                    for seed, (array, placements) in enumerate(zip(case.arrays, laid))]
-    outputs, grads, claimed = [{} for _ in expected], [{} for _ in case.arrays], None
+    outputs, grads, claimed = [{} for _ in expected.results], [{} for _ in case.arrays], None
     for number in range(mesh.size()):
         rank(number)
         place = mesh.get_coordinate()
         leaves = [leaf(parts[place]) for parts in whole_parts]
         inputs = [DTensor._of(used(part), mesh, placements, array.shape)
                   for part, placements, array in zip(leaves, laid, case.arrays)]
-        result = case.function(*inputs)
-        results = result if isinstance(result, (tuple, list)) else [result]
+        results = listed(case.function(*inputs))
         here = [item.placements for item in results]
         assert claimed in (None, here), "ranks disagree"
         claimed = here
-        for item, array, found in zip(results, expected, outputs):
+        for item, array, found in zip(results, expected.results, outputs):
             assert item.shape == array.shape, (laid, item)
             found[place] = item.to_local().asnumpy()
         if case.gradient and not pending_extreme(claimed):
-            started = [parts_of(seed, adjoint(placements), mesh.mesh_shape, 5)[place] / averaged(placements, mesh)
-                       for seed, placements in zip(seeds, claimed)]
-            backward([item.to_local() for item in results], started, expected)
+            started = [None if seed is None else
+                       parts_of(seed, adjoint(placements), mesh.mesh_shape, 5)[place] / averaged(placements, mesh)
+                       for seed, placements in zip(expected.seeds, claimed)]
+            backward([item.to_local() for item in results], started)
             for found, part in zip(grads, leaves):
                 found[place] = gradient_of(part)
-    for found, placements, array in zip(outputs, claimed, expected):
-        np.testing.assert_allclose(whole_of(found, placements, mesh.mesh_shape), array, rtol=max(case.close, 1e-4),
-                                   atol=max(case.close, 1e-4), err_msg=f"{laid} -> {placements}")
+    for found, placements, array in zip(outputs, claimed, expected.results):
+        check_result(whole_of(found, placements, mesh.mesh_shape), array, case.close, f"{laid} -> {placements}")
     if case.gradient and not pending_extreme([*claimed, *laid]):
-        for found, placements, array in zip(grads, laid, gradients):
-            if array is not None:
+        for found, placements, array, gradient in zip(grads, laid, case.arrays, expected.gradients):
+            if array.dtype.kind == "f":
                 scaled = {place: part * averaged(placements, mesh) for place, part in found.items()}
-                np.testing.assert_allclose(whole_of(scaled, adjoint(placements), mesh.mesh_shape), array, rtol=1e-3,
-                                           atol=2e-4, err_msg=f"gradient of {placements} in {laid} -> {claimed}")
+                check_gradient(whole_of(scaled, adjoint(placements), mesh.mesh_shape), gradient,
+                               f"gradient of {placements} in {laid} -> {claimed}")
 
 
 def pending_extreme(placements):
@@ -213,5 +161,5 @@ def averaged(placements, mesh):
 def test_a_partial_is_reduced_before_a_replicate_is_added(monkeypatch, rank):
     rank(0)
     case = next(case for case in SINGLE if case.name == "add_same")
-    laid = found_call(case, MESHES["2"], ((Partial(),), (Replicate(),)), monkeypatch)
+    laid = found_call(case, LINE, ((Partial(),), (Replicate(),)), monkeypatch)
     assert laid == [(Replicate(),), (Replicate(),)]

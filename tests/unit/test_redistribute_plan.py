@@ -48,8 +48,9 @@ def test_all_pairs_of_layouts_against_brute_force(mesh_shape, shape, use_idle_ax
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (5, 6)])
-def test_all_pairs_of_placements_on_three_axes(shape):
-    """Every pair of placements on 2 x 2 x 2 ranks, and a sample of those with other orders of nested cuts."""
+def test_pairs_of_placements_on_three_axes(shape):
+    """Every pair of placements on 2 x 2 x 2 ranks (of uneven sizes a sample), and a sample of those with other orders
+    of nested cuts."""
     mesh_shape = (2, 2, 2)
     layouts = all_layouts(3, 2)
     costs = brute_force(shape, mesh_shape, layouts)
@@ -61,6 +62,18 @@ def test_all_pairs_of_placements_on_three_axes(shape):
     for one, other in (pairs if shape == (8, 8) else random.Random(1).sample(pairs, 400)) + random.Random(0).sample(
             everything, 400):
         check(shape, mesh_shape, layouts[one], layouts[other], costs[one, other])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use_idle_axes", [False, True])
+@pytest.mark.parametrize("shape", [(8, 8), (5, 6), (3, 5), (7, 1)])
+def test_all_pairs_of_layouts_on_three_axes(shape, use_idle_axes):
+    """Every pair on 2 x 2 x 2 ranks, every order of nested cuts included; sizes below the ranks leave some empty."""
+    layouts = all_layouts(3, 2)
+    costs = brute_force(shape, (2, 2, 2), layouts, use_idle_axes=use_idle_axes)
+    for one, before in enumerate(layouts):
+        for other, after in enumerate(layouts):
+            check(shape, (2, 2, 2), before, after, costs[one, other], use_idle_axes)
 
 
 @pytest.mark.parametrize("op", ["avg", "max", "min"])

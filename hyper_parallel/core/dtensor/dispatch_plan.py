@@ -108,7 +108,7 @@ class Plan:
             return tensors[0]
         if isinstance(result, Tensor):
             made = self.label(result, source, locals_)
-            if not head and not kwargs and self.template is None:
+            if not head and not kwargs and self.template is None and not self._spec.by_value:
                 self._simplify(made, tensors, args)
             return made
         return _rebuild(result, itertools.count(), lambda local, number: self.label(local, source, locals_, number))
@@ -132,6 +132,9 @@ class Plan:
         if template is None:
             made = self._first(local, number)
             lay_of(made)
+            if self._spec.by_value:
+                made._hooks = source._hooks or self._hooks()
+                return made
             self._templates[number] = {name: value for name, value in made.__dict__.items()
                                        if name not in ("_local", "_hooks")}
         elif type(local) is Tensor and all(local is not operand for operand in operands):

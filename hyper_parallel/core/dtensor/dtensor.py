@@ -67,6 +67,8 @@ class DTensor(Tensor):
 
     # What keeps the gaps in MindSpore's dispatch covered; a DTensor that only stores needs none.
     _hooks = None
+    # Whether somebody sums the gradient of a replicated part over its axis (`shard_module`, an applied plan).
+    _gradient_is_summed = False
 
     def __new__(cls, local, device_mesh=None, placements=None, slice_map=None, shape=None):
         if isinstance(local, DTensor):
@@ -78,6 +80,7 @@ class DTensor(Tensor):
             obj = Tensor._make_subclass(cls, storage)
             obj._local, obj._mesh, obj._placements = storage, local._mesh, local._placements
             obj._slice_map, obj._whole, obj._hooks = local._slice_map, local._whole, local._hooks
+            obj._gradient_is_summed = local._gradient_is_summed
         else:
             placements = normalized(placements, device_mesh, local.ndim)
             obj = Tensor._make_subclass(cls, local)
@@ -246,22 +249,39 @@ class DTensor(Tensor):
 
     @property
     def grad(self) -> Optional["DTensor"]:
-        """The gradient of this rank's part, laid out like it; None before a backward."""
-        return self._laid_out_like(self._local._grad)
+        """The gradient of this rank's part; None before a backward.
+
+        It lies as the tensor does, with two differences: of a part that is replicated, each rank's backward gives a
+        term, so the gradient is `Partial("sum")` (unless the terms are summed already, as `shard_module` and applied
+        plans do); of a pending reduction it is Replicate. A DTensor that is assigned is brought to these placements.
+        """
+        return self._laid_out_like(self._local._grad, self._gradient_lies())
 
     @grad.setter
     def grad(self, value):
-        self._local._grad = value.to_local() if isinstance(value, DTensor) else value
+        if isinstance(value, DTensor):
+            lies = self._gradient_lies()
+            value = (value if value.placements == lies else value.redistribute(self._mesh, lies)).to_local()
+        self._local._grad = value
+
+    def _gradient_lies(self):
+        """The placements of the gradient."""
+        if self._gradient_is_summed:
+            return self._placements
+        return tuple(Replicate() if isinstance(item, Partial) else Partial("sum") if item.is_replicate() and size > 1
+                     else item for item, size in zip(self._placements, self._mesh.mesh_shape))
 
     @property
     def main_grad(self) -> Optional["DTensor"]:
         """The float32 gradient, reduced over the data-parallel ranks; None without `fully_shard` or a backward."""
         return None if self.main_gradient is None else self._laid_out_like(self.main_gradient.read())
 
-    def _laid_out_like(self, local):
+    def _laid_out_like(self, local, placements=None):
         if local is None:
             return None
-        return DTensor(local, self._mesh, self._placements, self._slice_map, self._whole)
+        made = DTensor(local, self._mesh, placements or self._placements, self._slice_map, self._whole)
+        made._hooks = self._hooks
+        return made
 
     @property
     def requires_grad(self) -> bool:
@@ -301,15 +321,12 @@ class DTensor(Tensor):
         """What this is, with another part: a DTensor, or a Parameter of the same name."""
         made = self._laid_out_like(local)
         if not isinstance(self, Parameter):
-            made._hooks = self._hooks
             return made
         return Parameter(made, name=self.name, requires_grad=self.requires_grad)
 
     def detach(self) -> "DTensor":
         """The same part without its gradient; never a Parameter."""
-        made = self._laid_out_like(ops.stop_gradient(self._local))
-        made._hooks = self._hooks
-        return made
+        return self._laid_out_like(ops.stop_gradient(self._local))
 
     @property
     def size(self) -> int:
@@ -362,7 +379,9 @@ class DTensor(Tensor):
         return self._renewed(local)
 
     def __copy__(self):
-        return self._renewed(self._local)
+        made = self._renewed(self._local)
+        made._gradient_is_summed = self._gradient_is_summed
+        return made
 
     def __reduce_ex__(self, _):
         named = (self.name, self.requires_grad) if isinstance(self, Parameter) else None

@@ -18,8 +18,8 @@ replicated activation. A part draws with a seed of its own, moved by the part's 
 moves on by the same amount, stays common, so that ranks agree again afterwards. Dropout on DTensors does so by itself;
 code that works on local tensors says so with `parts_differ`.
 
-It reaches the operators that draw from a `mindspore.Generator`: `mint` and tensors' in-place initialisers. The older
-`ops.dropout` and `nn.Dropout` keep states of their own.
+It reaches the operators that draw from a `mindspore.Generator`: `mint` and tensors' in-place initialisers. On local
+tensors, the older `ops.dropout` and `nn.Dropout` keep states of their own; on DTensors they draw from the generator.
 """
 import contextlib
 import math
@@ -83,21 +83,35 @@ def parts_differ(mesh: DeviceMesh, axes: Sequence[str] = ("tp",), generator=None
         >>> hidden = mint.nn.functional.dropout(hidden, 0.1)                    # replicated: the same on every rank
     """
     global _number  # pylint: disable=global-statement
-    generator = default_generator if generator is None else generator
     outer = _number
     parts = math.prod(mesh.size(axis) for axis in set(axes))
     inner = outer * parts + part_number(mesh, axes)
+    with seed_moved(inner - outer, generator):
+        _number = inner
+        try:
+            yield
+        finally:
+            _number = outer
+
+
+@contextlib.contextmanager
+def seed_moved(parts: int, generator=None):
+    """Inside, the generator draws what the part that lies `parts` further on draws; its offset moves on as ever.
+
+    Args:
+        parts: 0 or more.
+        generator (mindspore.Generator): None means MindSpore's own.
+    """
+    generator = default_generator if generator is None else generator
     state = _read(generator)
     seed = state[0]
     # an array's sum wraps around where a seed is near the end of its range
-    state[:1] += np.array([(inner - outer) * STRIDE], np.int64)
+    state[:1] += np.array([parts * STRIDE], np.int64)
     moved = state[0]
     _write(generator, state)
-    _number = inner
     try:
         yield
     finally:
-        _number = outer
         state = _read(generator)
         if state[0] == moved:
             state[0] = seed

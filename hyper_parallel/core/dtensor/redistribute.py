@@ -26,7 +26,7 @@ from mindspore import Tensor, ops
 from mindspore.common._grad_function import _Function
 
 from hyper_parallel.core.collectives.functional import make
-from hyper_parallel.core.collectives.groups import current_rank, get_group
+from hyper_parallel.core.collectives.groups import current_rank, get_group, name_axis
 from hyper_parallel.core.dtensor.gather import gather_mapped
 from hyper_parallel.core.dtensor.placement_state import chunk, local_shape, shard_orders
 from hyper_parallel.core.dtensor.placement_types import Replicate
@@ -72,7 +72,8 @@ def axes_group(mesh, axes):
     """This rank's group over several axes of a mesh, as if they were one."""
     if len(axes) == 1:
         return mesh.get_group(axes[0])
-    return get_group(mesh[tuple(mesh.mesh_dim_names[axis] for axis in axes)].rank_list)
+    names = tuple(mesh.mesh_dim_names[axis] for axis in axes)
+    return name_axis(get_group(mesh[names].rank_list), "+".join(names), is_view=True)
 
 
 @functools.lru_cache(maxsize=4096)

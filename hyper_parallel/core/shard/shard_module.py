@@ -42,6 +42,7 @@ def shard_module(module, device_mesh: DeviceMesh, sharding_plan: ShardingPlan):
         parameter = cell._params[name]
         if parameter is not None and not isinstance(parameter, DTensor):
             stored = cell._params[name] = distribute_tensor(parameter, device_mesh, placements)
+            stored._gradient_is_summed = True
             for axis, placement in enumerate(stored.placements):
                 if placement.is_replicate() and stored.requires_grad:
                     sum_gradient_over(stored.to_local(), device_mesh.get_group(axis))

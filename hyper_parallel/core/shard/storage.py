@@ -41,6 +41,8 @@ def store_as_dtensor(cell, name, mesh, placements, slice_map=None, known=None):
     local = cell._params[name]
     stored = known if known is not None else Parameter(
         DTensor(local, mesh, placements, slice_map), name=local.name, requires_grad=local.requires_grad)
+    # The edges of the module around it and the plan's sums leave the gradient as the parameter lies.
+    stored._gradient_is_summed = True
     cell._params[name] = stored
     cell.__dict__[name] = stored.to_local()
     return stored

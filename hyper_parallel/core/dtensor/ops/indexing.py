@@ -66,23 +66,30 @@ def slice_box(x, begin, size):
 @rule("StridedSlice")
 def strided_slice(x, begin, end, strides=None, begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0,
                   shrink_axis_mask=0):
-    """Ranges of the first dims with steps; masks other than those of begin and end ask for whole operands."""
-    if ellipsis_mask or new_axis_mask or shrink_axis_mask:
+    """Ranges of the first dims with steps; a dim in `shrink_axis_mask` is gone.
+
+    The masks of an ellipsis and of new dims are not covered: MindSpore's CPU kernel gives wrong values for them.
+    """
+    if ellipsis_mask or new_axis_mask:
         return None
     strides = strides or (1,) * len(begin)
+
+    def gone(dim):
+        return dim < len(begin) and bool(shrink_axis_mask >> dim & 1)
 
     def full(dim):
         if dim >= len(begin):
             return True
-        return (strides[dim] == 1 and (begin[dim] == 0 or begin_mask >> dim & 1)
+        return (not gone(dim) and strides[dim] == 1 and (begin[dim] == 0 or begin_mask >> dim & 1)
                 and (end[dim] >= x.shape[dim] or end_mask >> dim & 1))
 
     labels = tuple(dim if full(dim) else None for dim in range(x.ndim))
+    out = tuple(label for dim, label in enumerate(labels) if not gone(dim))
 
     def replace(cut):
         return {2: tuple(cut.area(dim)[1] if labels[dim] is not None else stop for dim, stop in enumerate(end))}
 
-    return Spec({x: labels}, [labels], partial=alone(MOVES, x), replace=replace)
+    return Spec({x: labels}, [out], partial=alone(MOVES, x), replace=replace)
 
 
 def masked_rows(label, index, first_dim, size):
@@ -127,12 +134,16 @@ def gathered(x, index, dim, index_position=1):
 
 @rule("Gather")
 def gather(params, indices, axis, batch_dims=0):
-    """Rows of an unbatched table; batched ones have to be whole."""
-    if batch_dims:
-        return None
+    """Rows of a table; `params [B.. a V b], indices [B.. i] -> [B.. a i b]`, whose dim V stays whole if there is a B."""
     if not isinstance(indices, Operand):
         return None
-    return gathered(params, indices, axis)
+    if not batch_dims:
+        return gathered(params, indices, axis)
+    axis, batch = axis_of(axis, params.ndim), axis_of(batch_dims, indices.ndim + 1)
+    labels = own_labels(params, (axis,))
+    chosen = (*labels[:batch], *(("index", position) for position in range(indices.ndim - batch)))
+    return Spec({params: labels, indices: chosen}, [(*labels[:axis], *chosen[batch:], *labels[axis + 1:])],
+                partial=[Passing(LINEAR, (params,))])
 
 
 @rule("IndexSelect")
@@ -175,11 +186,18 @@ def one_hot(indices, num_classes, on_value=1, off_value=0, axis=-1):
 def getitem(x, index):
     """`x[index]`, as numpy has it: whole slices keep a dim, and a cut dim can only be kept.
 
+    A boolean tensor has to be whole, and so have the dims that it covers: then all ranks take the same rows.
+
     Raises:
-        NotImplementedError: a boolean tensor, whose result has no shape that all ranks know beforehand.
+        NotImplementedError: a boolean tensor together with numbers or other tensors.
     """
     index = index if isinstance(index, tuple) else (index,)
-    used = sum(item is not None and item is not Ellipsis for item in index)
+    used = sum(_covered(item) for item in index)
+    masks = [item for item in index if _is_mask(item)]
+    if masks and len(index) > 1 + sum(isinstance(item, (slice, SliceKey)) or item in (None, Ellipsis)
+                                      for item in index if not isinstance(item, Operand)):
+        raise NotImplementedError("a boolean tensor that indexes beside numbers or other tensors: index one after the "
+                                  "other, or use masked_fill or where")
     if Ellipsis not in [item for item in index if not isinstance(item, Operand)]:
         index = (*index, Ellipsis)
     labels, out, operands, places = [], [], [], []
@@ -194,10 +212,10 @@ def getitem(x, index):
             whole = _is_whole(item, x.shape[len(labels)])
             out.append(len(labels) if whole else None)
             labels.append(len(labels) if whole else None)
+        elif _is_mask(item):
+            labels.extend([None] * item.ndim)
+            out.append(None)
         elif isinstance(item, Operand):
-            if "ool" in str(item.dtype):
-                raise NotImplementedError("a boolean index gives a shape that depends on values: use masked_fill "
-                                          "or where")
             operands.append(item)
             places.append(len(out))
             labels.append(None)
@@ -216,7 +234,18 @@ def getitem(x, index):
             inputs[operand] = tuple(("index", offset + dim) if size == shape[offset + dim] else None
                                     for dim, size in enumerate(operand.shape))
         out[places[0]:places[0]] = [("index", dim) for dim in range(ndim)]
-    return Spec(inputs, [tuple(out)], partial=alone(MOVES, x))
+    return Spec(inputs, [tuple(out)], partial=alone(MOVES, x), by_value=bool(masks))
+
+
+def _is_mask(item):
+    return isinstance(item, Operand) and "ool" in str(item.dtype)
+
+
+def _covered(item):
+    """How many dims an item of an index takes up."""
+    if item is None or item is Ellipsis:
+        return 0
+    return item.ndim if _is_mask(item) else 1
 
 
 def _check_adjacent(places):

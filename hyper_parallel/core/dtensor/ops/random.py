@@ -13,11 +13,11 @@
 # limitations under the License.
 """Random numbers: replicas draw the same, parts draw different ones,
 and a filled weight does not depend on the mesh."""
-from mindspore import mint
+from mindspore import mint, ops
 
 from hyper_parallel.core.dtensor.ops.common import pointwise
 from hyper_parallel.core.dtensor.ops.registry import rule
-from hyper_parallel.core.dtensor.random import STRIDE
+from hyper_parallel.core.dtensor.random import STRIDE, seed_moved
 
 
 @rule("FuncDropoutExt")
@@ -33,6 +33,28 @@ def dropout_with_mask(input, p, seed, offset):
     del p, seed, offset
     spec = pointwise(input, compute=_own_seed(2))
     spec.outputs.append(None)
+    return spec
+
+
+@rule("Dropout")
+def dropout_primitive(x, keep_prob, seed0=0, seed1=0):
+    """`(out, mask)` of the primitive inside `nn.Dropout`.
+
+    Its kernel draws from a state of its own, which differs between ranks; here the numbers are the generator's.
+    """
+    del keep_prob, seed0, seed1
+
+    def compute(cut):
+        def run(func, args, kwargs):
+            del func, kwargs
+            local, keep = args[:2]
+            with seed_moved(cut.index()):
+                kept = mint.nn.functional.dropout(mint.ones_like(local), 1 - keep, True)
+            return ops.mul(local, kept), ops.cast(ops.not_equal(kept, 0), local.dtype)
+        return run
+
+    spec = pointwise(x, compute=compute)
+    spec.outputs.append(spec.outputs[0])
     return spec
 
 

@@ -97,21 +97,22 @@ class Spec:
         replace: `replace(cut)` gives `{position or keyword: value}` on this rank, when something is cut.
         compute: `compute(cut)` gives None or `run(func, args, kwargs)`, what this rank does in place of `func`.
         inplace: the operator writes into its first operand, which therefore stays as it lies, and is the result.
+        by_value: the results' shapes depend on the operands' values, alike on all ranks.
     """
 
     __slots__ = ("inputs", "outputs", "reduces", "whole", "divides", "partial", "shapes", "rest", "replace", "compute",
-                 "inplace")
+                 "inplace", "by_value")
 
     def __init__(self, inputs: Dict[Operand, Labels], outputs: Sequence[Optional[Labels]], *,
                  reduces: Optional[Dict[Hashable, str]] = None, whole: Sequence[Hashable] = (),
                  divides: Optional[Dict[Hashable, int]] = None, partial: Sequence[Passing] = (),
                  shapes: Optional[Sequence[Tuple[int, ...]]] = None, rest: Optional[Callable] = None,
-                 replace: Optional[Callable] = None, compute: Optional[Callable] = None, inplace: bool = False):
+                 replace: Optional[Callable] = None, compute: Optional[Callable] = None, inplace: bool = False, by_value: bool = False):
         self.inputs = {operand: tuple(labels) for operand, labels in inputs.items()}
         self.outputs = [None if labels is None else tuple(labels) for labels in outputs]
         self.reduces, self.whole, self.divides = reduces or {}, frozenset(whole), divides or {}
         self.partial, self.shapes = tuple(partial), shapes
-        self.rest, self.replace, self.compute, self.inplace = rest, replace, compute, inplace
+        self.rest, self.replace, self.compute, self.inplace, self.by_value = rest, replace, compute, inplace, by_value
         for operand, labels in self.inputs.items():
             assert len(labels) == operand.ndim, (operand.shape, labels)
 
