@@ -66,6 +66,12 @@ def outcome(name, shapes, placements, *rest):
     ("StridedSlice", [T345], [S2], ((0, 3), (4, 4), (1, 1), 0, 0, 0, 0, 2), [S2], [S1]),
     ("GetItem", [T345], [S2], (Operand(9, (4, 8), (R,), dtype="Bool"),), [S2], [S1]),
     ("GetItem", [T345], [S1], ((None, Operand(9, (4,), (R,), dtype="Bool")),), [S1], [S2]),
+    ("IndexAddExt", [T34], [S1], (0, Operand(8, (2,), (R,)), Operand(9, (2, 8), (R,))), [S1], [S1]),
+    ("IndexAddExt", [T34], [S0], (0, Operand(8, (2,), (R,)), Operand(9, (2, 8), (R,))), [R], [R]),
+    ("MSELossExt", [T34, T34], [S0, R], ("mean",), [S0, S0], [Partial("avg")]),
+    ("MSELossExt", [T34, T34], [S0, R], (2,), [S0, S0], [P]),
+    ("L1LossExt", [T34, T34], [S0, S0], ("none",), [S0, S0], [S0]),
+    ("MSELossExt", [T34, T34], [P, R], (), [R, R], [R]),
     ("IndexSelect", [T34], [S1], (0, Operand(9, (3,), (R,))), [S1], [S1]),
     ("InplaceScatterValue", [T34], [S0], (1, Operand(9, (4, 2), (R,)), 1.0), [S0], [S0]),
     ("DropoutExt", [T34], [S1], (0.5, 1, 2), [S1], [S1, R]),
@@ -90,7 +96,7 @@ def test_fused_attention_counts_this_ranks_heads():
 
 
 @pytest.mark.parametrize("name, shape, rest", [
-    ("Gather", T34, (3, 0)), ("StridedSlice", T34, ((0,), (1,), (1,), 0, 0, 1)),
+    ("Gather", T34, (3, 0)), ("DeprecatedMax", T34, (1, False, 0.0)), ("StridedSlice", T34, ((0,), (1,), (1,), 0, 0, 1)),
     ("StridedSlice", T34, ((0,), (1,), (1,), 0, 0, 0, 1))])
 def test_arguments_without_a_rule(name, shape, rest):
     assert apply_rule(name, [Operand(0, shape, (S0,)), *rest], {}) is None

@@ -32,7 +32,7 @@ BINARY = ("Atan2", "Atan2Ext", "BitwiseAndScalar", "BitwiseAndTensor", "BitwiseO
           "FloorDivScalar",
           "FloorMod", "Fmod", "FmodScalar", "FmodTensor", "Greater", "GreaterEqual", "GreaterEqualScalar",
           "GreaterScalar",
-          "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalXor", "Mod", "NotEqual", "NeScalar", "EqualScalar",
+          "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalXor", "Mod", "NotEqual", "NeScalar", "EqualScalar", "EqScalar",
           "Pow", "PowScalarTensor", "RemainderScalarTensor", "RemainderTensorTensor", "SquaredDifference", "Xlogy",
           "XLogYScalarOther", "XLogYScalarSelf", "DivNoNan", "TruncateDiv", "TruncateMod", "PReLU", "SiLUGrad",
           "ApproximateEqual", "LogAddExp", "IsClose", "Hypot")

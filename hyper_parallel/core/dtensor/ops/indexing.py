@@ -132,9 +132,9 @@ def gathered(x, index, dim, index_position=1):
                 compute=masked_rows(dim, index_position, dim, x.shape[dim]))
 
 
-@rule("Gather")
+@rule("Gather", "DeprecatedGather")
 def gather(params, indices, axis, batch_dims=0):
-    """Rows of a table; `params [B.. a V b], indices [B.. i] -> [B.. a i b]`, whose dim V stays whole if there is a B."""
+    """Rows of a table: `params [B a V b], indices [B i] -> [B a i b]`; with batch dims B, V stays whole."""
     if not isinstance(indices, Operand):
         return None
     if not batch_dims:
@@ -171,6 +171,15 @@ def scatter(x, dim, index, src, *others, **named):
     labels = tuple(None if other == dim or any(operand.shape[other] != x.shape[other] for operand in operands)
                    else other for other in range(x.ndim))
     return Spec({operand: labels for operand in operands}, [labels])
+
+
+@rule("IndexAddExt")
+def index_add(x, dim, index, source, alpha=1):
+    """Adds rows of `source` to rows of a whole dim; the other dims are cut together. Linear in both tensors."""
+    del alpha
+    labels = own_labels(x, (axis_of(dim, x.ndim),))
+    return Spec({x: labels, index: (None,) * index.ndim, source: labels}, [labels],
+                partial=[Passing(LINEAR, (x, source))])
 
 
 @rule("OneHot", "OneHotExt")

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """Reductions: a cut dim that is reduced away leaves the reduction over the ranks pending."""
-from hyper_parallel.core.dtensor.ops.common import alone, along
+from hyper_parallel.core.dtensor.ops.common import alone, along, pointwise
 from hyper_parallel.core.dtensor.ops.registry import rule
 from hyper_parallel.core.dtensor.ops.spec import LINEAR, Spec, axis_of, dims_of, own_labels
 
@@ -81,13 +81,33 @@ def min_all(input):
     return reduce_dims(input, None, False, "min", ("min",))
 
 
+def _extreme_method(x, op, axis, keepdims, initial, where, return_indices):
+    if initial is not None or where is not True:
+        return None
+    if return_indices:
+        return extreme_with_index(x, axis, keepdims)
+    return reduce_dims(x, axis, keepdims, op, (op,))
+
+
+@rule("DeprecatedMax")
+def max_method(x, axis=None, keepdims=False, initial=None, where=True, return_indices=False):
+    """`Tensor.max` with numpy's arguments."""
+    return _extreme_method(x, "max", axis, keepdims, initial, where, return_indices)
+
+
+@rule("DeprecatedMin")
+def min_method(x, axis=None, keepdims=False, initial=None, where=True, return_indices=False):
+    """`Tensor.min` with numpy's arguments."""
+    return _extreme_method(x, "min", axis, keepdims, initial, where, return_indices)
+
+
 @rule("MaxDim", "MinDim", "ArgMaxWithValue", "ArgMinWithValue", "MedianDim")
 def extreme_with_index(x, dim=0, keepdim=False, *, axis=None, keep_dims=None):
     """`(value, index)`; an index counts from the start of the whole, so the dim stays whole."""
     return along(x, dim if axis is None else axis, results=2, kept=keepdim if keep_dims is None else keep_dims)
 
 
-@rule("ArgMaxExt", "ArgMinExt")
+@rule("ArgMaxExt", "ArgMinExt", "DeprecatedArgmax", "DeprecatedArgmin")
 def index_of_extreme(input, dim=None, keepdim=False):
     """Index along a whole dim; without a dim, into the flattened tensor."""
     if dim is None:
@@ -126,6 +146,24 @@ def spread(input, dim=None, correction=1, keepdim=False):
     """The dims stay whole."""
     del correction
     return reduce_dims(input, dim, keepdim, None, ())
+
+
+@rule("DeprecatedVar", "DeprecatedStd")
+def spread_method(x, axis=None, ddof=0, keepdims=False):
+    """`Tensor.var` and `Tensor.std` with numpy's arguments."""
+    return spread(x, axis, ddof, keepdims)
+
+
+@rule("MSELossExt", "L1LossExt")
+def loss_of_difference(input, target, reduction="mean"):
+    """`reduction` of the element-wise loss: none (0), mean (1) or sum (2). Nothing passes while it is Partial."""
+    kind = {"none": 0, "mean": 1, "sum": 2}.get(reduction, reduction)
+    spec = pointwise(input, target)
+    if kind == 0:
+        return spec
+    (out,), op = spec.outputs, "avg" if kind == 1 else "sum"
+    sizes = spec.sizes()
+    return Spec(spec.inputs, [()], reduces=dict.fromkeys(out, op), divides=sizes if op == "avg" else {})
 
 
 @rule("VarMean", "StdMean")

@@ -107,7 +107,8 @@ class Spec:
                  reduces: Optional[Dict[Hashable, str]] = None, whole: Sequence[Hashable] = (),
                  divides: Optional[Dict[Hashable, int]] = None, partial: Sequence[Passing] = (),
                  shapes: Optional[Sequence[Tuple[int, ...]]] = None, rest: Optional[Callable] = None,
-                 replace: Optional[Callable] = None, compute: Optional[Callable] = None, inplace: bool = False, by_value: bool = False):
+                 replace: Optional[Callable] = None, compute: Optional[Callable] = None, inplace: bool = False,
+                 by_value: bool = False):
         self.inputs = {operand: tuple(labels) for operand, labels in inputs.items()}
         self.outputs = [None if labels is None else tuple(labels) for labels in outputs]
         self.reduces, self.whole, self.divides = reduces or {}, frozenset(whole), divides or {}
