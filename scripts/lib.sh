@@ -75,7 +75,8 @@ install_judge() {
     if "$VENV/bin/python" -c 'import torch' 2>/dev/null; then
         return
     fi
-    wanted="$("$VENV/bin/python" -m pip install --disable-pip-version-check --dry-run "$ROOT[judge]" 2>/dev/null)" || true
+    wanted="$("$VENV/bin/python" -m pip install --disable-pip-version-check --dry-run "$ROOT[judge]" 2>/dev/null)" ||
+        wanted=""
     case "$(printf '%s\n' "$wanted" | grep 'Would install')" in
         *nvidia* | *cuda* | "")
             echo "torch is not installed: this index has no CPU build of it; the tests that need it will be skipped" ;;

@@ -235,8 +235,8 @@ class _Regions:
                 and not self._decisions[path].is_bias]
         because = self._said(module) if len(rows) > 1 else ""
         if because:
-            raise ValueError(f"{because}{module!r} has {len(rows)} row weights ({', '.join(rows)}) and can have one: the "
-                             "one that reads what the column weights put out. Correct the rule")
+            raise ValueError(f"{because}{module!r} has {len(rows)} row weights ({', '.join(rows)}) and can have one: "
+                             "the one that reads what the column weights put out. Correct the rule")
 
     def _refuse(self, left: List[str]):
         first = left[0]
@@ -248,8 +248,8 @@ class _Regions:
                   "shared": "experts beside it"}.get(kind, "up or gate_up, and down")
         because = self._said(_owner(first).rpartition(".")[0])
         raise ValueError(
-            f"{because}{first!r} looks like a part of {kind}, but the rest of it is nowhere: found only {held}; wanted: "
-            f"{wanted}. Say what its weights are with auto_tp_config.rules, or keep it whole with "
+            f"{because}{first!r} looks like a part of {kind}, but the rest of it is nowhere: found only {held}; "
+            f"wanted: {wanted}. Say what its weights are with auto_tp_config.rules, or keep it whole with "
             f"auto_tp_config.overrides: [{{match: \"{block}.*\", replicate: true}}]")
 
 
@@ -332,7 +332,8 @@ def split_blocks(inventory: Inventory, boundaries: Mapping[str, Boundary], decis
     outside = []
     for record in inventory.parameters.values():
         owner = record.owner
-        if decisions[record.path].role is ParamRole.NORM and owner not in outside and owner not in boundaries and not any(
+        is_norm = decisions[record.path].role is ParamRole.NORM
+        if is_norm and owner not in outside and owner not in boundaries and not any(
                 owner == block or owner.startswith(f"{block}.") for block in blocks):
             outside.append(owner)
     return blocks, outside

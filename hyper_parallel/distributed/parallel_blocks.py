@@ -161,6 +161,6 @@ def check_flows(boundaries: Mapping[str, ModuleShardingSpec], flow_of: FlowOf):
                                if boundaries[child].semantic_role == templates.RESIDUAL_READER))
         if _readers(flow_of(path), path, regions) != readers:
             raise ValueError(
-                f"the plan lets attention and MLP of {path!r} share one reduction, but the source of its forward is not "
-                "plainly x + attention(norm(x)) + mlp(norm(x)): plan again from this Cell, hp.plan(cell, tp=…), and "
+                f"the plan lets attention and MLP of {path!r} share one reduction, but the source of its forward is "
+                "not plainly x + attention(norm(x)) + mlp(norm(x)): plan again from this Cell, hp.plan(cell, tp=…), and "
                 "each keeps its own")

@@ -12,6 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """Where each byte lives: slice map, placement and gradient group of every parameter, from role and region."""
+import re
 from dataclasses import dataclass, replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -36,6 +37,8 @@ _ATTENTIONS = (templates.ATTENTION, templates.CROSS_ATTENTION, templates.LATENT_
 _WHOLE_ROLES = (ParamRole.REPLICATED, ParamRole.SKIP, ParamRole.MOE_GATE)
 _WITHIN_HEADS = (parts.QUERY, parts.KEY, parts.VALUE, parts.QKV, parts.KEY_VALUE, parts.ATTENTION_OUT, parts.HEAD_GATE,
                  parts.HEAD_VECTOR, parts.HEAD_TABLE)
+# names of norms of queries and keys, and of what lies between the heads and the output projection
+_OVER_HEADS = re.compile(r"(^|_)(q|k|qk|query|key|sub|inner)(_|$|norm|ln|layernorm)")
 _DECIDES_REGION = _WITHIN_HEADS + parts.MLP_PARTS + (parts.STATE_IN, parts.STATE_OUT, parts.TOKENS, parts.HEAD)
 
 
@@ -262,6 +265,20 @@ class PlacementFiller:
                                     padding=section.padding // rows))
         return Cut(AXIS, base.dim, self._tp, tuple(sections), base.blocks)
 
+    def _check_is_over_heads(self, record: ParameterRecord, region):
+        """A norm as wide as the residual stream may stand on it (ALBERT's, behind the residual), or on all heads.
+
+        Raises:
+            ValueError: neither its width nor its name says on which.
+        """
+        hidden = self._inventory.facts_of(record.path).hidden_size
+        if record.shape[0] == hidden and not _OVER_HEADS.search(record.owner.rpartition(".")[2].lower()):
+            raise ValueError(
+                f"{record.path!r} of {hidden} elements stands inside {region.path!r}, and nothing says whether it norms "
+                "all heads (then it is cut with them) or the residual stream (then it is whole, and the attention is more "
+                "than a region); keep the attention whole with auto_tp_config.overrides: "
+                f"[{{match: \"{region.path}.*\", replicate: true}}]")
+
     def _norm_cut(self, record: ParameterRecord, decision: Decision, region) -> Optional[Cut]:
         if region is None or not region.holds(record.path):
             return None
@@ -286,6 +303,7 @@ class PlacementFiller:
                                  f"cannot cut; keep the attention whole with auto_tp_config.overrides: "
                                  f"[{{match: \"{region.path}.*\", replicate: true}}]")
             return None
+        self._check_is_over_heads(record, region)
         if size == heads.heads * heads.head_dim:
             cut = SliceMap.plain(record.shape, 0, self._tp, AXIS, heads.head_dim).cuts[0]
         elif size == heads.kv_heads * heads.head_dim:

@@ -92,7 +92,8 @@ def test_the_plan_puts_every_gradient_together(name, tp):
     expected = dict(np.load(FOLDERS / name / "gradients.npz"))
     # the references are float32: some true gradients are zero, and theirs is rounding
     rounding = 1e-7 * max(np.abs(gradient).max() for gradient in expected.values())
-    wrong = {path: float(np.abs(ranks.whole_gradient(path) - gradient).max() / (np.abs(gradient).max() + 1e4 * rounding))
+    wrong = {path: float(np.abs(ranks.whole_gradient(path) - gradient).max() /
+                         (np.abs(gradient).max() + 1e4 * rounding))
              for path, gradient in expected.items() if path in ranks.plan.parameters}
     assert len(wrong) >= len(ranks.plan.parameters) - 2
     assert {path: error for path, error in wrong.items() if error > 1e-4} == {}

@@ -105,8 +105,8 @@ def check_dims(rule: RoleRule, unit: Unit):
     wrong = "one dim" if rule.role in _VECTORS and unit.dims > 1 and is_weight else \
         "two dims or more" if rule.role in _MATRICES and unit.dims < 2 and is_weight else None
     if wrong:
-        raise ValueError(f"auto_tp_config.rules: {rule.match!r} says {rule.role.name}, a role of parameters of {wrong}, "
-                         f"but {unit.main.path!r} has shape {list(unit.main.shape)}; narrow the rule's match, or say "
+        raise ValueError(f"auto_tp_config.rules: {rule.match!r} says {rule.role.name}, a role of parameters of {wrong},"
+                         f" but {unit.main.path!r} has shape {list(unit.main.shape)}; narrow the rule's match, or say "
                          "another role")
 
 

@@ -256,3 +256,19 @@ def test_d04_a_one_dim_bias_is_never_cut_in_a_second_dim():
     bias = made.parameters[f"{ATTENTION}.o_proj.bias"]
     assert (bias.role, bias.local_shape, bias.grad_sum_axes) == ("BIAS", (64,), ())
     assert made.boundaries[f"{ATTENTION}.o_proj"].local_compute_fn == "bias_after_reduction"
+
+
+def test_a_norm_inside_attention_as_wide_as_the_residual_stream_is_believed_only_by_its_name():
+    attention = "encoder.layers.0.attention"
+    weights = {f"{attention}.{name}.weight": (64, 64) for name in ("query", "key", "value", "dense")}
+    sizes = {"num_key_value_heads": 4}
+    for name in ("q_norm", "k_norm", "query_layernorm", "attn_sub_norm", "inner_attn_ln"):
+        made = plan(record({**weights, f"{attention}.{name}.weight": (64,)}, **sizes), tp=2)
+        assert made.parameters[f"{attention}.{name}.weight"].slice_map.cuts, name
+    # ALBERT keeps the norm behind the residual in the attention's own module
+    for name in ("LayerNorm", "norm", "layer_norm"):
+        model = record({**weights, f"{attention}.{name}.weight": (64,)}, **sizes)
+        with pytest.raises(ValueError, match="all heads .* or the residual stream .* keep the attention whole"):
+            plan(model, tp=2)
+        whole = plan(model, tp=2, overrides=[{"match": f"{attention}.*", "replicate": True}])
+        assert not whole.parameters[f"{attention}.{name}.weight"].slice_map.cuts
