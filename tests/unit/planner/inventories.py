@@ -24,6 +24,9 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, 
 _MORE = {"chatglm": {"multi_query_group_num": 2}, "rwkv": {}, "llama_lora": {"model_type": "llama"},
          "llama_classifier": {"model_type": "llama"},
          "deepseek_v2_lite": {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 16},
+         "falcon_h1": {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1},
+         "nemotron_h": {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 1},
+         "vit": {"num_key_value_heads": 4}, "granitemoehybrid": {"shared_intermediate_size": 128},
          "qwen2_5_vl": {"vision_config": {"hidden_size": 64, "num_heads": 4, "model_type": "qwen2_5_vl"}}}
 
 
@@ -75,7 +78,7 @@ def known_roles() -> Dict[str, List[Tuple[str, List[int], str]]]:
 
 @lru_cache(maxsize=None)
 def more_roles() -> Dict[str, List[Tuple[str, List[int], str]]]:
-    """The same of 28 further families."""
+    """The same of further families."""
     found: Dict[str, List] = {}
     for line in (HERE / "more_roles.tsv").read_text(encoding="utf-8").splitlines():
         family, parameter, text, role = line.split("\t")
