@@ -130,12 +130,22 @@ def take_inventory(model: Any, config: Any = None) -> Inventory:
         if path.is_dir():
             return _from_folder(path, config)
         if path.suffix == ".json" and path.is_file():
-            return _from_record(json.loads(path.read_text(encoding="utf-8")), config)
+            return _from_record(_read_json(path), config)
         raise ValueError(f"no model at {str(path)!r}: give a folder with config.json and *.safetensors, or a JSON "
                          'record {"config": …, "parameters": {name: {"shape": …}}}')
     if hasattr(model, "cells_and_names") and hasattr(model, "parameters_and_names"):
         return _from_cell(model, config)
     raise ValueError(f"cannot plan a {type(model).__name__}: give a Cell, a folder, a JSON record or an Inventory")
+
+
+def _read_json(path: Path) -> Mapping:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{str(path)!r} is no JSON: {error}") from error
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{str(path)!r} holds a {type(data).__name__}, where an object {{…}} is needed")
+    return data
 
 
 def _from_record(record: Mapping, config: Any) -> Inventory:
@@ -156,7 +166,7 @@ def _from_folder(folder: Path, config: Any) -> Inventory:
         config_file = folder / "config.json"
         if not config_file.is_file():
             raise ValueError(f"folder {str(folder)!r} holds no config.json; pass config=")
-        config = json.loads(config_file.read_text(encoding="utf-8"))
+        config = _read_json(config_file)
     parameters = {}
     for file in files:
         for path, facts in _safetensors_header(file).items():
@@ -172,7 +182,10 @@ def _weight_files(folder: Path) -> List[Path]:
         if not files:
             raise ValueError(f"folder {str(folder)!r} holds no *.safetensors file")
         return files
-    named = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    weight_map = _read_json(index).get("weight_map")
+    if not isinstance(weight_map, Mapping):
+        raise ValueError(f"{str(index)!r} has no 'weight_map' that names the files of the weights")
+    named = sorted(set(weight_map.values()))
     missing = [name for name in named if not (folder / name).is_file()]
     if missing:
         raise ValueError(f"folder {str(folder)!r} lacks {', '.join(missing)}, which its index names")

@@ -22,6 +22,7 @@ from hyper_parallel.cli.main import COMMANDS, DONE, REFUSED, USAGE, main
 from hyper_parallel.cli.planning import read_config
 from hyper_parallel.distributed.estimate import estimate, parse_bytes, recommend
 from hyper_parallel.distributed.html_report import html_report
+from hyper_parallel.distributed.inventory import take_inventory
 from hyper_parallel.distributed.plan_diff import diff_plans
 from hyper_parallel.distributed.planner import plan
 from hyper_parallel.distributed.recipe_spec import ShardingPlan
@@ -261,3 +262,14 @@ def test_the_dispatcher_is_open_for_other_commands():
 def test_a_file_that_cannot_be_written_fails_with_its_name(capsys, llama_file):
     code, _, err = run(capsys, "plan", "--model", llama_file, "--json", "/proc/nothing/plan.json")
     assert code == REFUSED and "/proc/nothing" in err
+
+
+@pytest.mark.parametrize("text, words", [("{bad", "is no JSON"), ("[1]", "holds a list, where an object")])
+def test_a_file_that_is_no_inventory_is_named(tmp_path, text, words):
+    file = tmp_path / "inventory.json"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=f"inventory.json' {words}"):
+        take_inventory(file)
+    (tmp_path / "model.safetensors.index.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ValueError, match="has no 'weight_map'"):
+        take_inventory(tmp_path)
