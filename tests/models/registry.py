@@ -24,9 +24,8 @@ import json
 import types
 from pathlib import Path
 
-import mindspore
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor
 from safetensors.numpy import load_file
 
 from tests.models.bert import BertForMaskedLM
@@ -100,47 +99,3 @@ def reference_logits(name):
 def reference_gradients(name):
     """The gradient of every trainable parameter, by path."""
     return dict(np.load(FOLDERS / name / "gradients.npz"))
-
-
-def loss_and_gradients(cell, arguments):
-    """The loss that the reference gradients belong to.
-
-    Returns:
-        loss, logits, and the gradients by path of the trainable parameters, as numpy arrays.
-    """
-    paths, parameters = zip(*[(path, parameter) for path, parameter in cell.parameters_and_names()
-                              if parameter.requires_grad])
-
-    def forward(*tensors):
-        logits = cell(*tensors)
-        return loss_of(logits, tensors[-1]), logits
-
-    (loss, logits), gradients = mindspore.value_and_grad(
-        forward, None, mindspore.ParameterTuple(parameters), has_aux=True)(*arguments)
-    return (float(loss.asnumpy()), logits.asnumpy(),
-            {path: gradient.asnumpy() for path, gradient in zip(paths, gradients)})
-
-
-def relative_difference(found, reference, largest):
-    """Largest difference over largest reference value.
-
-    Args:
-        found: array.
-        reference: array.
-        largest: the largest value among all gradients of the model: below 1e-3 of it a difference is compared with
-            that, because gradients that are zero by construction are noise.
-    """
-    assert found.shape == reference.shape, (found.shape, reference.shape)
-    return float(np.abs(found - reference).max() / max(np.abs(reference).max(), 1e-3 * largest))
-
-
-def loss_of(logits, ids):
-    """Mean cross entropy of each position's logits against the next id.
-
-    Args:
-        logits: `[batch, sequence, vocabulary]`.
-        ids: `[batch, sequence]`, those that the logits belong to.
-    """
-    vocabulary = logits.shape[-1]
-    scores = ops.log_softmax(logits[:, :-1].reshape((-1, vocabulary)), -1)
-    return -ops.mean(ops.gather_elements(scores, 1, ids[:, 1:].reshape((-1, 1))))

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from hyper_parallel.distributed.planner import plan
-from tests.models import registry
+from tests.models import parity, registry
 
 ROLES = Path(__file__).parent / "planner" / "roles.tsv"
 FAST_TO_COMPILE = ("bloom",)
@@ -34,12 +34,9 @@ pytestmark = pytest.mark.skipif(not registry.available(), reason="the folders wi
 
 def check_against_the_reference(name):
     """Logits to 1e-4, every gradient to 1e-3."""
-    _, logits, gradients = registry.loss_and_gradients(registry.build(name), registry.inputs(name))
-    expected = registry.reference_gradients(name)
+    _, logits, gradients = parity.loss_and_gradients(registry.build(name), registry.inputs(name))
     assert np.abs(logits - registry.reference_logits(name)).max() < 1e-4
-    assert gradients.keys() == expected.keys()
-    largest = max(np.abs(gradient).max() for gradient in expected.values())
-    differences = {path: registry.relative_difference(gradients[path], expected[path], largest) for path in expected}
+    differences = parity.relative_differences(gradients, registry.reference_gradients(name), 1e-3)
     assert max(differences.values()) < 1e-3, differences
 
 
@@ -75,3 +72,23 @@ def test_a_file_with_other_parameters_is_refused(monkeypatch):
     monkeypatch.setitem(registry.MODELS, "llama", registry.MODELS["qwen3"])
     with pytest.raises(ValueError, match="llama: parameters and file differ in .*k_norm"):
         registry.build("llama")
+
+
+def test_the_comparison_sees_a_copy_that_only_one_rank_holds_wrong():
+    whole = registry.reference_gradients("llama")
+    made = plan(registry.build("llama"), tp=4)
+    parts = [{path: made.shard(path, array, rank) for path, array in whole.items()} for rank in range(4)]
+    assert parity.worst_over_ranks(parts, whole, made, 1e-4) == 0.0
+    path = "model.layers.0.self_attn.k_proj.weight"
+    parts[3][path] = parts[3][path] * 1.5
+    # rank 2 holds the same rows, and is the one that the whole is put together from
+    assert np.array_equal(parity.whole_of(parts, made)[path], whole[path])
+    assert parity.worst_over_ranks(parts, whole, made, 1e-4) > 0.1
+
+
+def test_a_gradient_below_the_floor_only_has_to_stay_below_it():
+    reference = {"large": np.array([2.0]), "zero": np.array([1e-9])}
+    found = parity.relative_differences({"large": np.array([2.0]), "zero": np.array([1e-7])}, reference, 1e-4)
+    assert found["large"] == 0.0 and 0 < found["zero"] < 1e-4
+    found = parity.relative_differences({"large": np.array([2.0]), "zero": np.array([1e-5])}, reference, 1e-4)
+    assert found["zero"] > 1e-4
