@@ -20,7 +20,7 @@ import ast
 import inspect
 import textwrap
 from functools import lru_cache
-from typing import FrozenSet, Mapping, Optional, Sequence, Tuple
+from typing import FrozenSet, Mapping, Optional, Sequence, Set, Tuple
 
 from mindspore import nn
 
@@ -46,11 +46,12 @@ def attribute_chains(module_class: type) -> FrozenSet[Tuple[str, ...]]:
             continue
         for name, method in vars(owner).items():
             if name != "__init__" and inspect.isfunction(method):
-                chains |= _chains_of(method)
+                chains |= chains_of(method)
     return frozenset(chains)
 
 
-def _chains_of(method):
+def chains_of(method) -> Set[Tuple[str, ...]]:
+    """Attribute chains on `self` in one method; empty where its source cannot be had."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
     except (OSError, TypeError, SyntaxError):

@@ -16,7 +16,7 @@ from typing import Callable, Dict, Optional
 
 from mindspore import nn, ops
 
-from hyper_parallel.distributed import edges
+from hyper_parallel.distributed import edges, held_bias
 
 Undo = Callable[[], None]
 
@@ -50,20 +50,12 @@ def bias_after_reduction(cell) -> Undo:
     """Hold back the bias of a row linear, so that the hook after its reduction adds it once.
 
     Raises:
-        ValueError: the class has no switch that leaves its bias out, or computes something after the bias.
+        ValueError: nobody knows how the class leaves its bias out, or it computes something after the bias.
     """
     if getattr(cell, "activation", None) is not None:
         raise ValueError(f"{type(cell).__name__} applies an activation behind a bias that has to be added after the "
                          "reduction: move the activation out of the linear, or keep the module whole")
-    if getattr(cell, "has_bias", None) is not True:
-        raise ValueError(f"cannot hold back the bias of a {type(cell).__name__}: it has no attribute has_bias; use "
-                         "nn.Dense, or keep the module whole with auto_tp_config.overrides")
-    cell.has_bias = False
-
-    def undo():
-        cell.has_bias = True
-
-    return undo
+    return held_bias.hold_back(cell)
 
 
 class _Bias(nn.Cell):

@@ -40,12 +40,12 @@ _MOE, _PACKED = "is a boundary of kind moe", "holds rows that are copied beside 
 _BOTH = {
     "bloom": "takes alibi for all heads", "t5": "is a boundary of kind cross_attention", "mixtral": _MOE,
     "qwen3_moe": _MOE, "deepseek_v3": "is a boundary of kind latent_attention", "gpt_oss": _MOE, "gpt_bigcode": _PACKED,
-    "gpt2": "cannot hold back the bias of a Conv1D", **({"falcon": _PACKED, "phi3": _PACKED} if WORLD == 4 else {}),
+    **({"falcon": _PACKED, "phi3": _PACKED} if WORLD == 4 else {}),
 }
 REFUSED = {**{(name, sequence_parallel): words for name, words in _BOTH.items() for sequence_parallel in (False, True)},
            ("bert", True): "the activations are cut from the first block to the one norm after the last block",
            ("t5", True): "sequence_parallel"}
-FAST = {2: [("bert", "pynative", False), ("qwen3", "pynative", True)], 4: [("llama", "pynative", False)]}
+FAST = {2: [("gpt2", "pynative", False), ("qwen3", "pynative", True)], 4: [("llama", "pynative", False)]}
 CASES = [(name, mode, sequence_parallel) for name in registry.MODELS for mode in ("pynative", "graph")
          for sequence_parallel in (False, True)]
 
