@@ -61,12 +61,13 @@ def collectives_of(counted):
     """`5 all_reduce, 1 all_gather; backward 5 all_reduce`."""
     if not counted:
         return "-"
-    return "; backward ".join(", ".join(f"{count} {kind}" for kind, count in sorted(counted[phase].items(), reverse=True))
-                              or "none" for phase in ("forward", "backward"))
+    words = [", ".join(f"{count} {kind}" for kind, count in sorted(counted[phase].items(), reverse=True))
+             for phase in ("forward", "backward")]
+    return "; backward ".join(one or "none" for one in words)
 
 
 def table_of(records):
-    """The records as a Markdown table, in the order model, tp, mode; a case measured twice counts once, the last time."""
+    """The records as a Markdown table, in the order model, tp, mode; of a case measured twice the last counts."""
     latest = {(one["model"], one["tp"], one["sequence_parallel"], one["mode"]): one for one in records}
     heads = ["model", "tp", "mode", "sequence parallel", *(f"{title} (≤ {limit})" for _, title, limit in COLUMNS),
              "collectives"]
@@ -112,7 +113,7 @@ def main(arguments=None):
     parser.add_argument("--models", nargs="+", default=[], help="names of tests/models/registry.py; all by default")
     parser.add_argument("--modes", nargs="+", default=["pynative", "graph"], choices=["pynative", "graph"])
     parser.add_argument("--output", type=Path, help="write the page here; without it, it is printed")
-    parser.add_argument("--record", type=Path, help="append to this file of measurements, and make the page of all in it")
+    parser.add_argument("--record", type=Path, help="append to this file, and make the page of all in it")
     parser.add_argument("--timeout", type=float, default=5400, help="seconds for each job")
     options = parser.parse_args(arguments)
     sys.path.insert(0, str(ROOT))

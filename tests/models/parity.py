@@ -13,10 +13,12 @@
 # limitations under the License.
 """How far a sharded model's numbers are from the whole model's, measured on every rank of a job.
 
-The judges are the whole model in the same process, and another library's gradients (`registry`); a plan's own slice maps
-only put the parts together.
+The judges are the whole model in the same process, and another library's gradients (`registry`); a plan's own slice
+maps only put the parts together.
 """
 import functools
+from dataclasses import dataclass
+from typing import Dict
 
 import mindspore
 import numpy as np
@@ -24,7 +26,8 @@ from mindspore import Tensor, nn, ops
 
 import hyper_parallel as hp
 from hyper_parallel.core.collectives import functional
-from hyper_parallel.core.collectives.counter import ACTIVATION, PARAMETER_GRADIENT, count_collectives
+from hyper_parallel.core.collectives.counter import (
+    ACTIVATION, PARAMETER_GRADIENT, CollectiveRecord, count_collectives)
 from hyper_parallel.distributed.estimate import estimate
 from hyper_parallel.distributed.model_facts import ModelFacts
 from hyper_parallel.distributed.tensor_parallel import templates
@@ -48,40 +51,55 @@ def loss_of(logits, ids):
     return -ops.mean(ops.gather_elements(scores, 1, ids[:, 1:].reshape((-1, 1))))
 
 
-def trainable(cell):
-    """Paths and parameters, in the model's order."""
-    return zip(*[(path, parameter) for path, parameter in cell.parameters_and_names() if parameter.requires_grad])
+@dataclass(frozen=True)
+class Run:
+    """What one model gave.
+
+    Args:
+        loss: of the first step.
+        logits: of the first step.
+        gradients: of the first step, by path of the trainable parameters.
+        losses: of all steps.
+        weights: after them, by path.
+        record: collectives of the first step.
+    """
+
+    loss: float
+    logits: np.ndarray
+    gradients: Dict[str, np.ndarray]
+    losses: np.ndarray
+    weights: Dict[str, np.ndarray]
+    record: CollectiveRecord
 
 
-def step_of(cell):
-    """The function of the inputs that gives (loss, logits) and the gradients of the trainable parameters."""
-    _, parameters = trainable(cell)
+def run(cell, arguments, steps=STEPS):
+    """Some steps of gradient descent with momentum; an error that adds up shows in later ones.
+
+    Args:
+        cell: whole or sharded.
+        arguments: of its forward; the last are the ids that the logits belong to.
+        steps: how many.
+    """
+    paths, parameters = zip(*[(path, parameter) for path, parameter in cell.parameters_and_names()
+                              if parameter.requires_grad])
+    parameters = mindspore.ParameterTuple(parameters)
+    optimizer = nn.Momentum(parameters, learning_rate=0.02, momentum=0.9)
 
     def forward(*tensors):
         logits = cell(*tensors)
         return loss_of(logits, tensors[-1]), logits
 
-    return mindspore.value_and_grad(forward, None, mindspore.ParameterTuple(parameters), has_aux=True)
-
-
-def loss_and_gradients(cell, arguments):
-    """Loss, logits, and the gradients by path of the trainable parameters, as numpy arrays."""
-    (loss, logits), gradients = step_of(cell)(*arguments)
-    paths, _ = trainable(cell)
-    return (float(loss.asnumpy()), logits.asnumpy(),
-            {path: gradient.asnumpy() for path, gradient in zip(paths, gradients)})
-
-
-def train(cell, arguments):
-    """The losses of some steps of gradient descent with momentum; an error that adds up shows."""
-    paths, parameters = trainable(cell)
-    optimizer = nn.Momentum(mindspore.ParameterTuple(parameters), learning_rate=0.02, momentum=0.9)
-    step, losses = step_of(cell), []
-    for _ in range(STEPS):
-        (loss, _), gradients = step(*arguments)
+    step, losses = mindspore.value_and_grad(forward, None, parameters, has_aux=True), []
+    with count_collectives() as record:
+        (loss, logits), gradients = step(*arguments)
+    first = (float(loss.asnumpy()), logits.asnumpy(),
+             {path: gradient.asnumpy() for path, gradient in zip(paths, gradients)})
+    for _ in range(steps):
         optimizer(gradients)
+        (loss, _), gradients = step(*arguments)
         losses.append(float(loss.asnumpy()))
-    return np.array(losses), {path: parameter.asnumpy() for path, parameter in zip(paths, parameters)}
+    return Run(*first, np.array(losses), {path: parameter.asnumpy() for path, parameter in zip(paths, parameters)},
+               record)
 
 
 def relative_differences(found, reference, tolerance):
@@ -144,7 +162,7 @@ def planned_collectives(plan):
 
 
 def estimated_bytes(plan, name):
-    """Bytes that the plan's estimate puts on the wire for the reference inputs; None where encoder and decoder differ."""
+    """Bytes that the estimate puts on the wire for the reference inputs; None where encoder and decoder differ."""
     config = ModelFacts.from_config(registry.config_of(name))
     if len(registry.inputs(name)) > 1:
         return None
@@ -156,14 +174,14 @@ def estimated_bytes(plan, name):
 def counted_bytes(record, plan):
     """Bytes that one rank sent for activations, without the head's: its logits are not the residual stream's width."""
     heads = [path for path, spec in plan.boundaries.items() if spec.semantic_role == templates.LM_HEAD]
-    return record.wire_bytes(purpose=ACTIVATION) - sum(record.wire_bytes(purpose=ACTIVATION, where=path) for path in heads)
+    of_heads = sum(record.wire_bytes(purpose=ACTIVATION, where=path) for path in heads)
+    return record.wire_bytes(purpose=ACTIVATION) - of_heads
 
 
 @functools.lru_cache(maxsize=1)
 def reference_of(name):
-    """What the whole model gives in PyNative: loss, logits, gradients, losses of the steps, weights after them."""
-    cell, arguments = registry.build(name), registry.inputs(name)
-    return (*loss_and_gradients(cell, arguments), *train(cell, arguments))
+    """What the whole model gives in PyNative."""
+    return run(registry.build(name), registry.inputs(name))
 
 
 def norm_of(arrays):
@@ -190,37 +208,36 @@ def measure(name, mesh, graph_mode=False, **options):
         NotImplementedError: `hp.apply` cannot do it.
     """
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
-    loss, logits, gradients, losses, weights = reference_of(name)
-    cell, arguments, group = registry.build(name), registry.inputs(name), mesh.get_group("tp")
+    whole = reference_of(name)
+    cell, group = registry.build(name), mesh.get_group("tp")
     plan = hp.plan(cell, mesh.size("tp"), **registry.PLAN_OPTIONS.get(name, {}), **options)
     hp.apply(cell, plan, mesh)
     mindspore.set_context(mode=mindspore.GRAPH_MODE if graph_mode else mindspore.PYNATIVE_MODE)
     try:
-        with count_collectives() as record:
-            found_loss, found_logits, found_gradients = loss_and_gradients(cell, arguments)
-        found_losses, found_weights = train(cell, arguments)
+        found = run(cell, registry.inputs(name))
     finally:
         mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
-    gradient_parts, weight_parts = of_all_ranks(found_gradients, group), of_all_ranks(found_weights, group)
+    gradients, weights = of_all_ranks(found.gradients, group), of_all_ranks(found.weights, group)
     figures = {
-        "logits": _gap(found_logits, logits) / np.abs(logits).max(),
-        "loss": abs(found_loss - loss) / abs(loss),
-        "gradient": worst_over_ranks(gradient_parts, gradients, plan, GRADIENT_TOLERANCE),
-        "gradient_norm": abs(norm_of(whole_of(gradient_parts, plan)) / norm_of(gradients) - 1),
-        "reference": worst_over_ranks(gradient_parts, registry.reference_gradients(name), plan, REFERENCE_TOLERANCE),
-        "curve": np.abs(found_losses / losses - 1).max(),
-        "weight": worst_over_ranks(weight_parts, weights, plan, GRADIENT_TOLERANCE),
+        "logits": _gap(found.logits, whole.logits) / np.abs(whole.logits).max(),
+        "loss": abs(found.loss - whole.loss) / abs(whole.loss),
+        "gradient": worst_over_ranks(gradients, whole.gradients, plan, GRADIENT_TOLERANCE),
+        "gradient_norm": abs(norm_of(whole_of(gradients, plan)) / norm_of(whole.gradients) - 1),
+        "reference": worst_over_ranks(gradients, registry.reference_gradients(name), plan, REFERENCE_TOLERANCE),
+        "curve": np.abs(found.losses / whole.losses - 1).max(),
+        "weight": worst_over_ranks(weights, whole.weights, plan, GRADIENT_TOLERANCE),
     }
     # what one rank sees is not what another sees: the largest counts
     seen = of_all_ranks({key: np.array(value) for key, value in figures.items()}, group)
     figures = {key: max(float(part[key]) for part in seen) for key in figures}
-    figures["falls"] = losses[-1] / losses[0]
+    figures["falls"] = whole.losses[-1] / whole.loss
     if not graph_mode:
-        figures["counted"] = {phase: dict(record.counts(purpose=ACTIVATION, phase=phase))
+        figures["counted"] = {phase: dict(found.record.counts(purpose=ACTIVATION, phase=phase))
                               for phase in ("forward", "backward")}
         figures["planned"] = planned_collectives(plan)
-        figures["wire_bytes"], figures["estimated_bytes"] = counted_bytes(record, plan), estimated_bytes(plan, name)
-        figures["sums"] = record.count(purpose=PARAMETER_GRADIENT)
+        figures["wire_bytes"] = counted_bytes(found.record, plan)
+        figures["estimated_bytes"] = estimated_bytes(plan, name)
+        figures["sums"] = found.record.count(purpose=PARAMETER_GRADIENT)
         figures["planned_sums"] = sum(len(spec.grad_sum_axes) + (spec.copies > 1) for spec in plan.parameters.values()
                                       if not spec.frozen)
     return figures

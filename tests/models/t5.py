@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""T5: encoder and decoder on one embedding, a learned bias per head and distance, cross-attention, a head of its own."""
+"""T5: encoder and decoder on one embedding, a learned bias per head and distance, cross-attention, its own head."""
 import numpy as np
 from mindspore import Tensor, nn, ops
 
