@@ -43,8 +43,8 @@ _BOTH = {
     **({"falcon": _PACKED, "phi3": _PACKED} if WORLD == 4 else {}),
 }
 REFUSED = {**{(name, sequence_parallel): words for name, words in _BOTH.items() for sequence_parallel in (False, True)},
-           ("bert", True): "the activations are cut from the first block to the one norm after the last block",
-           ("t5", True): "sequence_parallel"}
+           **{(name, True): "the activations are cut from the first block to the one norm after the last block"
+              for name in ("bert", "bloom", "t5")}}
 FAST = {2: [("gpt2", "pynative", False), ("qwen3", "pynative", True)], 4: [("llama", "pynative", False)]}
 CASES = [(name, mode, sequence_parallel) for name in registry.MODELS for mode in ("pynative", "graph")
          for sequence_parallel in (False, True)]
