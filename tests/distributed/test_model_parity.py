@@ -39,7 +39,8 @@ TOLERANCES = {"logits": 1e-4, "loss": 1e-5, "gradient": parity.GRADIENT_TOLERANC
 _MOE, _PACKED = "is a boundary of kind moe", "holds rows that are copied beside rows that are cut"
 _BOTH = {
     "bloom": "takes alibi for all heads", "t5": "is a boundary of kind cross_attention", "mixtral": _MOE,
-    "qwen3_moe": _MOE, "deepseek_v3": "is a boundary of kind latent_attention", "gpt_oss": _MOE, "gpt_bigcode": _PACKED,
+    "qwen3_moe": _MOE, "qwen2_moe": _MOE, "glm4_moe": _MOE, "mpt": "takes position_bias for all heads",
+    "deepseek_v3": "is a boundary of kind latent_attention", "gpt_oss": _MOE, "gpt_bigcode": _PACKED,
     **({"falcon": _PACKED, "phi3": _PACKED} if WORLD == 4 else {}),
 }
 REFUSED = {**{(name, sequence_parallel): words for name, words in _BOTH.items() for sequence_parallel in (False, True)},

@@ -33,13 +33,19 @@ from tests.models.bloom import BloomForCausalLM
 from tests.models.deepseek_v3 import deepseek_v3
 from tests.models.falcon import FalconForCausalLM
 from tests.models.gemma2 import Gemma2ForCausalLM
+from tests.models.glm4 import glm4, glm4_moe
 from tests.models.gpt2 import GPT2LMHeadModel
 from tests.models.gpt_bigcode import gpt_bigcode
 from tests.models.gpt_neox import GPTNeoXForCausalLM
 from tests.models.gpt_oss import gpt_oss
 from tests.models.llama import llama, qwen3
 from tests.models.moe import mixtral, qwen3_moe
+from tests.models.mpt import MptForCausalLM
+from tests.models.opt import OPTForCausalLM
+from tests.models.phi import PhiForCausalLM
 from tests.models.phi3 import phi3
+from tests.models.qwen2 import qwen2, qwen2_moe
+from tests.models.starcoder2 import Starcoder2ForCausalLM
 from tests.models.t5 import T5ForConditionalGeneration
 
 FOLDERS = Path(__file__).resolve().parents[3] / "shared" / "cases" / "models"
@@ -47,7 +53,9 @@ MODELS = {
     "llama": llama, "qwen3": qwen3, "gpt2": GPT2LMHeadModel, "gpt_neox": GPTNeoXForCausalLM,
     "falcon": FalconForCausalLM, "bloom": BloomForCausalLM, "phi3": phi3, "gemma2": Gemma2ForCausalLM,
     "gpt_bigcode": gpt_bigcode, "bert": BertForMaskedLM, "t5": T5ForConditionalGeneration, "mixtral": mixtral,
-    "qwen3_moe": qwen3_moe, "deepseek_v3": deepseek_v3, "gpt_oss": gpt_oss,
+    "qwen3_moe": qwen3_moe, "deepseek_v3": deepseek_v3, "gpt_oss": gpt_oss, "qwen2": qwen2,
+    "qwen2_moe": qwen2_moe, "opt": OPTForCausalLM, "phi": PhiForCausalLM, "mpt": MptForCausalLM,
+    "starcoder2": Starcoder2ForCausalLM, "glm4": glm4, "glm4_moe": glm4_moe,
 }
 # What a user has to tell the planner: here that a width called after the embedding is the width of all query heads.
 PLAN_OPTIONS = {
