@@ -31,8 +31,10 @@ from hyper_parallel.distributed.auto_tp import auto_tp  # noqa: E402
 from hyper_parallel.distributed.planner import plan  # noqa: E402
 from hyper_parallel.distributed.recipe_spec import ShardingPlan  # noqa: E402
 from hyper_parallel.distributed.verify import verify  # noqa: E402
+from hyper_parallel.graph import to_mindspore_strategies  # noqa: E402
 from hyper_parallel.version import __version__  # noqa: E402
 
 __all__ = ["DFunction", "DTensor", "DeviceMesh", "Partial", "PipelineStage", "Replicate", "Shard", "ShardingPlan",
            "SkipDTensorDispatch", "__version__", "apply", "auto_tp", "count_collectives", "distribute_tensor",
-           "fully_shard", "init_device_mesh", "plan", "restore", "shard_module", "verify", "visualize"]
+           "fully_shard", "init_device_mesh", "plan", "restore", "shard_module", "to_mindspore_strategies",
+           "verify", "visualize"]

@@ -48,7 +48,7 @@ count() {
 }
 
 coverage erase
-tier unit coverage run -m pytest tests/unit tests/plan_judge "${select[@]}"
+tier unit coverage run -m pytest tests/unit tests/plan_judge tests/graph "${select[@]}"
 for world in $worlds; do
     tier "$world-ranks" coverage run tests/distributed/launch.py --world "$world" "${select[@]}"
 done

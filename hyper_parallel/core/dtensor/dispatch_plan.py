@@ -209,7 +209,7 @@ def make_plan(name: str, args, kwargs, tensors, primitive, dtensor_class, hooks=
             raise NotImplementedError(f"operator {name} on {describe(tensor)}: its slice map holds parts that placements "
                                       "cannot describe; use to_local() or redistribute(placements=...)")
     operands = [_operand(index, tensor, mesh, dtensor_class) for index, tensor in enumerate(tensors)]
-    spec = _spec(name, args, kwargs, operands, primitive)
+    spec = spec_of_call(name, args, kwargs, operands, primitive)
     if spec is None:
         raise _no_rule(name, tensors)
     try:
@@ -230,7 +230,16 @@ def _operand(index, tensor, mesh, dtensor_class):
     return Operand(index, tensor.shape, (Replicate(),) * mesh.ndim, True, tensor.dtype)
 
 
-def _spec(name, args, kwargs, operands, primitive) -> Optional[Spec]:
+def spec_of_call(name: str, args, kwargs, operands: Sequence[Operand], primitive=None) -> Optional[Spec]:
+    """What the rule of an operator says of a call; None where there is none, and something is not replicated.
+
+    Args:
+        name: of the operator.
+        args: its arguments.
+        kwargs: its keyword arguments.
+        operands: one for each tensor among the arguments, in order.
+        primitive: of a legacy operator, else None.
+    """
     if find_rule(name) is not None:
         feed = iter(operands)
         seen = [_localize_operand(arg, feed) for arg in args]
