@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """Device services that MindFormers asks for through `get_platform()`."""
-from functools import lru_cache
+import sys
 from typing import Sequence
 
 from hyper_parallel.core.later_tiers import refuse
@@ -38,7 +38,13 @@ class Platform:
         refuse("expert parallelism", "parallelism.expert_parallel")
 
 
-@lru_cache(maxsize=None)
+_PLATFORM = Platform()
+
+
 def get_platform() -> Platform:
-    """The platform of this process; MindFormers calls it when it is imported."""
-    return Platform()
+    """The platform of this process; MindFormers calls it while it is imported, which is when its graph mode gets the
+    switch `parallel_config.auto_tp`."""
+    if "mindformers" in sys.modules:
+        from hyper_parallel.integrations.mindformers.graph_mode import install
+        install()
+    return _PLATFORM
