@@ -31,6 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TEST = ROOT / "tests" / "distributed" / "test_model_parity.py"
+MODES = ("pynative", "graph")
 # key of a record, column, tolerance
 COLUMNS = (("logits", "logits", "1e-4"), ("loss", "loss", "1e-5"), ("gradient", "worst gradient", "1e-4"),
            ("gradient_norm", "gradient norm", "1e-5"), ("reference", "worst gradient, other library", "1e-3"),
@@ -68,7 +69,13 @@ def collectives_of(counted):
 
 def table_of(records):
     """The records as a Markdown table, in the order model, tp, mode; of a case measured twice the last counts."""
-    latest = {(one["model"], one["tp"], one["sequence_parallel"], one["mode"]): one for one in records}
+    latest = {}
+    for one in records:
+        case = one["model"], one["tp"], one["sequence_parallel"]
+        # a refusal speaks for every mode, and a measurement ends it
+        for mode in MODES if one["mode"] == "any" else ("any",):
+            latest.pop((*case, mode), None)
+        latest[(*case, one["mode"])] = one
     heads = ["model", "tp", "mode", "sequence parallel", *(f"{title} (≤ {limit})" for _, title, limit in COLUMNS),
              "collectives"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
@@ -111,7 +118,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tp", type=int, nargs="+", default=[2, 4], choices=[2, 4], help="sizes; one job each")
     parser.add_argument("--models", nargs="+", default=[], help="names of tests/models/registry.py; all by default")
-    parser.add_argument("--modes", nargs="+", default=["pynative", "graph"], choices=["pynative", "graph"])
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--output", type=Path, help="write the page here; without it, it is printed")
     parser.add_argument("--record", type=Path, help="append to this file, and make the page of all in it")
     parser.add_argument("--timeout", type=float, default=5400, help="seconds for each job")

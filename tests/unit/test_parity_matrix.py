@@ -44,6 +44,13 @@ def test_a_refusal_and_a_graph_that_nothing_is_counted_in_have_their_rows():
     assert "\n1 cases, float32, " in page and "`python scripts/parity_matrix.py`" in page
 
 
+def test_a_model_that_is_no_longer_refused_loses_that_row_and_one_that_is_loses_its_figures():
+    refused = {"model": "llama", "tp": 2, "mode": "any", "sequence_parallel": False, "refused": "not yet"}
+    assert "refused" not in parity_matrix.table_of([refused, record()])
+    rows = parity_matrix.table_of([record(), record(mode="graph"), refused]).splitlines()
+    assert len(rows) == 4 and "refused: not yet" in rows[3]
+
+
 def test_models_and_modes_select_tests():
     assert parity_matrix.selection([], ["graph"]) == "(graph or refused)"
     assert parity_matrix.selection(["gpt2", "t5"], ["pynative", "graph"]) == (
