@@ -132,7 +132,7 @@ def main(arguments=None):
         failed = [tp for tp in options.tp
                   if launch.launch(tp, options.timeout, [str(TEST), "-k", selection(options.models, options.modes)])]
         records = read_records(record)
-    command = "python scripts/parity_matrix.py"
+    command = "python scripts/parity_matrix.py --output docs/parity.md"
     page = page_of(records, command)
     if options.output:
         options.output.write_text(page, encoding="utf-8")
