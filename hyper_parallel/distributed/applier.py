@@ -17,18 +17,25 @@ from typing import Callable, List, Optional
 
 import mindspore
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor
 
 from hyper_parallel.core.collectives import functional, transitions
-from hyper_parallel.core.collectives.counter import PARAMETER_GRADIENT
 from hyper_parallel.core.collectives.groups import get_group
 from hyper_parallel.core.collectives.transitions import Transition
 from hyper_parallel.distributed import edges, local_compute, local_parameter, parallel_block_edges
 from hyper_parallel.distributed.binding import head_view
 from hyper_parallel.distributed.checks import check_mesh
-from hyper_parallel.distributed.inventory import take_inventory
-from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ParameterSpec, ShardingPlan
+from hyper_parallel.distributed.gradient_sums import gradient_hook
+from hyper_parallel.distributed.inventory import arguments_of
+from hyper_parallel.distributed.head_slice import HeadSlice
+from hyper_parallel.distributed.local_random import draw_own_numbers, draw_own_numbers_between
+from hyper_parallel.distributed.local_sizes import apply_local_sizes
+from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ShardingPlan
+from hyper_parallel.distributed.repeats import paused_collection
+from hyper_parallel.distributed.sharded_norm import norm_over_cut_dim
+from hyper_parallel.distributed.state_space_local import localize_convolution
 from hyper_parallel.distributed.support import check_supported
+from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.distributed.tensor_parallel.head_count import maybe_update_head_counts, restore_head_counts
 
 AXIS = "tp"
@@ -48,6 +55,14 @@ class AppliedState:
         self.mesh = mesh
         self.handles: List = []
         self.undo: List[Callable[[], None]] = []
+
+    def take_back(self):
+        """Remove the hooks and undo the rewrites; parameters are not touched."""
+        for handle in self.handles:
+            handle.remove()
+        for undo in reversed(self.undo):
+            undo()
+        self.handles, self.undo = [], []
 
 
 def applied_state(cell) -> Optional[AppliedState]:
@@ -92,9 +107,17 @@ def apply(cell, plan: ShardingPlan, mesh, *, sense_is_split: bool = False):
     state = AppliedState(plan, mesh)
     if _needs_communication(mesh):
         _check_same_on_all_ranks(plan)
-    if plan.tp > 1:
-        _shard(cell, state, sense_is_split)
-    _reduce_gradients(cell, state)
+    whole: List = []
+    try:
+        with paused_collection():
+            if plan.tp > 1:
+                _shard(cell, state, sense_is_split, whole)
+            _reduce_gradients(cell, state)
+    except BaseException:
+        state.take_back()
+        for parameter, values in reversed(whole):
+            local_parameter.put_back(parameter, values)
+        raise
     object.__setattr__(cell, _STATE, state)
     return cell
 
@@ -113,10 +136,7 @@ def restore(cell):
     state = applied_state(cell)
     if state is None:
         raise ValueError(f"no plan has been applied to this {type(cell).__name__}: nothing to restore")
-    for handle in state.handles:
-        handle.remove()
-    for undo in reversed(state.undo):
-        undo()
+    state.take_back()
     if state.plan.tp > 1:
         group = state.mesh.get_group(AXIS)
         for parameter, spec in _parameters(cell, state.plan):
@@ -146,23 +166,39 @@ def _parameters(cell, plan: ShardingPlan):
         yield parameter, plan.parameters[path]
 
 
-def _shard(cell, state: AppliedState, sense_is_split: bool):
+def _shard(cell, state: AppliedState, sense_is_split: bool, whole: List):
+    """Cut the parameters, then install the boundaries; `whole` collects (parameter, its whole values)."""
     plan, mesh = state.plan, state.mesh
     group, rank = mesh.get_group(AXIS), mesh.get_local_rank(AXIS)
     modules = dict(cell.cells_and_names())
-    arguments = {path: record.arguments for path, record in take_inventory(cell).modules.items()
-                 if path in plan.boundaries}
+    arguments = {path: arguments_of(modules[path]) for path in plan.boundaries}
     for parameter, spec in _parameters(cell, plan):
-        local_parameter.cut(parameter, spec, rank)
+        values = local_parameter.cut(parameter, spec, rank)
+        if values is not None:
+            whole.append((parameter, values))
     deepest_first = sorted(plan.boundaries.items(), key=lambda item: -item[0].count("."))
     for path, spec in deepest_first:
         module = modules[path]
         if spec._tp_local_attr_plan is not None:
             maybe_update_head_counts(module, head_view(spec, module), path, mesh, mesh.mesh_dim_names)
             state.undo.append(lambda module=module: restore_head_counts(module))
+        if spec.local_sizes:
+            state.undo.append(apply_local_sizes(module, path, spec.local_sizes, plan.tp))
+        _draw_own_numbers(modules, path, spec, mesh, state)
         _install(module, path, spec, arguments[path], plan, group, rank, state)
     if sense_is_split:
         state.handles.append(edges.hook_exit(cell, Transition(transitions.TERMINAL_REPLICATED, group)))
+
+
+def _draw_own_numbers(modules, path: str, spec: ModuleShardingSpec, mesh, state: AppliedState):
+    def at(name):
+        return modules[f"{path}.{name}" if path else name]
+
+    for name in spec.local_dropouts or ():
+        state.undo.append(draw_own_numbers(at(name), mesh, f"{path}.{name}"))
+    if spec.local_window:
+        state.handles += draw_own_numbers_between([at(name) for name in spec.local_window["opens"]],
+                                                  [at(name) for name in spec.local_window["closes"]], mesh, path)
 
 
 def _install(module, path: str, spec: ModuleShardingSpec, arguments, plan: ShardingPlan, group, rank: int,
@@ -174,54 +210,37 @@ def _install(module, path: str, spec: ModuleShardingSpec, arguments, plan: Shard
         state.undo.append(local_compute.vocabulary_parallel_embedding(module, rows, rank * rows))
     if spec.local_compute_fn in ("bias_after_reduction", parallel_block_edges.BIAS_ON_FIRST_RANK):
         state.undo.append(local_compute.bias_after_reduction(module))
-    leaving = edges.exit_transition(spec.out_src, spec.out_dst, group, path)
+    if spec.local_compute_fn == "state_space_local":
+        for name, below in module.cells_and_names():
+            own = {leaf: plan.parameters[".".join(filter(None, (path, name, leaf)))] for leaf in below._params}
+            state.undo.append(localize_convolution(below, own))
+    if spec.local_compute_fn == "norm_over_cut_dim":
+        state.undo.append(norm_over_cut_dim(module, spec.local_compute_arguments, group, path))
+    leaving = edges.exit_transition(spec.out_src, spec.out_dst, group, path,
+                                    spec.semantic_role == templates.INNER_ROW)
     if leaving is not None:
-        state.undo.append(edges.leave_through(module, path, leaving, spec.out_size))
+        others = Transition(transitions.LEAVE_REPLICATED, group) if spec.semantic_role == templates.MOE else None
+        state.undo.append(edges.leave_through(module, path, leaving, spec.out_size, others))
     if spec.local_compute_fn == "bias_after_reduction":
         state.undo.append(local_compute.add_bias_last(module, path))
     if spec.local_compute_fn in parallel_block_edges.LOCAL_COMPUTE:
         state.undo.append(parallel_block_edges.install(module, path, spec, arguments, group, rank))
         return
-    if spec.in_dst:
-        (name,) = spec.in_dst
-        has_cut_weights = any(placement.get(AXIS) is not None and placement[AXIS].is_shard()
-                              for placement in (spec.params or {}).values())
-        entering = edges.entry_transition(spec.in_src[name], spec.in_dst[name], group, has_cut_weights, path)
-        if entering is not None:
-            state.undo.append(edges.enter_through(module, path, entering, name, arguments.index(name)))
+    has_cut_weights = any(placement.get(AXIS) is not None and placement[AXIS].is_shard()
+                          for placement in (spec.params or {}).values())
+    entries = [(edges.entry_transition(spec.in_src[name], wanted, group, has_cut_weights, path), name,
+                arguments.index(name)) for name, wanted in (spec.in_dst or {}).items()]
+    entries = [entry for entry in entries if entry[0] is not None]
+    entries += [(HeadSlice(group, plan.heads[path][0], dim, path), name, arguments.index(name))
+                for name, dim in (spec.head_arguments or {}).items()]
+    if entries:
+        state.undo.append(edges.enter_through(module, path, entries))
 
 
 def _reduce_gradients(cell, state: AppliedState):
-    """One hook per parameter: copies among themselves, partial sums over the axis, then the average over the data."""
-    plan, mesh = state.plan, state.mesh
-    data_axes = [axis for axis in mesh.mesh_dim_names if axis not in plan.mesh_axes and mesh.size(axis) > 1]
+    """One hook for each parameter whose local gradient is not the whole truth."""
     paths = {id(parameter): path for path, parameter in cell.parameters_and_names()}
-    for parameter, spec in _parameters(cell, plan):
-        if spec.frozen:
-            continue
-        where = paths[id(parameter)].rpartition(".")[0]
-        reductions = _tensor_parallel_reductions(spec, mesh, where) + [
-            functional.make("all_reduce", mesh.get_group(axis), "avg", purpose=PARAMETER_GRADIENT, phase="backward",
-                            where=where) for axis in data_axes]
-        if reductions:
-            state.handles.append(parameter.register_hook(_gradient_hook(reductions)))
-
-
-def _tensor_parallel_reductions(spec: ParameterSpec, mesh, where: str) -> List[Callable]:
-    groups = [mesh.get_group(axis) for axis in spec.grad_sum_axes]
-    if spec.copies > 1:
-        rank, ranks = mesh.get_local_rank(AXIS), mesh.get_rank_list_along_axis(AXIS)
-        groups.append(get_group(tuple(ranks[other] for other in spec.slice_map.copy_group(rank))))
-    return [functional.make("all_reduce", group, "sum", purpose=PARAMETER_GRADIENT, phase="backward",
-                            where=where) for group in groups]
-
-
-def _gradient_hook(reductions: List[Callable]):
-    # a named function: GRAPH_MODE refuses a lambda as a hook
-    def reduce_gradient(gradient):
-        reduced = ops.cast(gradient, mindspore.float32)
-        for reduction in reductions:
-            reduced = reduction(reduced)
-        return ops.cast(reduced, gradient.dtype)
-
-    return reduce_gradient
+    for parameter, spec in _parameters(cell, state.plan):
+        hook = None if spec.frozen else gradient_hook(spec, state.mesh, paths[id(parameter)].rpartition(".")[0])
+        if hook is not None:
+            state.handles.append(parameter.register_hook(hook))

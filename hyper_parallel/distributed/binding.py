@@ -16,12 +16,17 @@ import dataclasses
 from typing import Dict
 
 from hyper_parallel.core.dtensor.placement_types import Shard
-from hyper_parallel.distributed.forward_reads import check_head_sizes, check_tables
+from hyper_parallel.distributed.bound_regions import fit_regions
+from hyper_parallel.distributed.forward_reads import check_tables, local_head_sizes
+from hyper_parallel.distributed.head_slice import find_head_arguments
 from hyper_parallel.distributed.inventory import Inventory, ModuleRecord, take_inventory
+from hyper_parallel.distributed.local_sizes import find_local_sizes
 from hyper_parallel.distributed.overrides import PlanOptions
 from hyper_parallel.distributed.parallel_blocks import check_flows
 from hyper_parallel.distributed.residual_flow import flows_of
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ShardingPlan
+from hyper_parallel.distributed.sharded_norm import identify_norm
+from hyper_parallel.distributed.state_space_local import find_state_sizes
 from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.distributed.tensor_parallel.evidence import nearest
 from hyper_parallel.distributed.tensor_parallel.head_count import build_tp_local_attr_plan
@@ -49,17 +54,30 @@ def bind(plan: ShardingPlan, cell) -> ShardingPlan:
             raise ValueError(f"the plan has a boundary {path!r}, which the Cell has not; nearest: "
                              f"{', '.join(nearest(path, inventory.modules))}")
         record = inventory.modules[path]
-        if spec.head_arguments and not set(spec.head_arguments) <= set(record.arguments):
-            spec = dataclasses.replace(spec, head_arguments=None)
-        bound = dataclasses.replace(spec, in_src=_arguments(spec.in_src, record, path),
+        in_heads = find_head_arguments(spec.head_arguments or {}, record.arguments) if path in plan.heads else None
+        bound = dataclasses.replace(spec, head_arguments=in_heads or None,
+                                    in_src=_arguments(spec.in_src, record, path),
                                     in_dst=_arguments(spec.in_dst, record, path))
         if path in plan.heads:
             bound._tp_local_attr_plan = build_tp_local_attr_plan(
                 modules[path], head_view(bound, modules[path]), path, plan.tp, tuple(plan.mesh_axes),
                 kv_replication=options.kv_replication)
-            check_head_sizes(path, modules[path], record.counts, plan.heads[path], bound._tp_local_attr_plan, bound)
+        if spec.local_compute_fn == "norm_over_cut_dim":
+            bound.local_compute_arguments = identify_norm(modules[path], path, len(record.arguments))
         boundaries[path] = bound
-    bound_plan = dataclasses.replace(plan, boundaries=boundaries, bound=True)
+    bound_plan, flows = fit_regions(dataclasses.replace(plan, boundaries=boundaries, bound=True), inventory, modules)
+    local_sizes = find_local_sizes(bound_plan, inventory, modules)
+    for path in [path for path in plan.heads if path in boundaries]:
+        spec = bound_plan.boundaries[path]
+        sizes = local_head_sizes(path, modules[path], plan.heads[path], plan.tp, spec._tp_local_attr_plan, spec,
+                                 flows.get(path))
+        local_sizes.setdefault(path, {}).update(sizes)
+    for path, spec in bound_plan.boundaries.items():
+        if spec.local_compute_fn == "state_space_local":
+            members = [plan.parameters[f"{path}.{name}" if path else name] for name in spec.params]
+            local_sizes[path] = find_state_sizes(path, members, inventory, modules)
+    for path, sizes in local_sizes.items():
+        bound_plan.boundaries[path].local_sizes = sizes or None
     check_tables(bound_plan, modules)
     check_flows(boundaries, flows_of(cell))
     return bound_plan

@@ -16,7 +16,9 @@
 The compiler calls no hooks of a Cell that stands in a list (`layers.0`), so that there the forward itself is replaced.
 """
 import types
-from typing import Callable, Optional
+from typing import Callable, Optional, Sequence, Tuple
+
+from mindspore import Tensor, nn
 
 from hyper_parallel.core.collectives import transitions
 from hyper_parallel.core.collectives.transitions import Transition
@@ -52,51 +54,87 @@ def entry_transition(source: NamedPlacement, target: NamedPlacement, group, has_
     return None
 
 
-def exit_transition(source: NamedPlacement, target: NamedPlacement, group, where: str = ""):
-    """The transition of a result on its way out of the boundary at path `where`; None where nothing happens."""
+def exit_transition(source: NamedPlacement, target: NamedPlacement, group, where: str = "",
+                    then_local_math: bool = False):
+    """The transition of a result on its way out of the boundary at path `where`; None where nothing happens.
+
+    Args:
+        source: layout of what the body computes.
+        target: layout in which it leaves.
+        group: the ranks of the axis.
+        where: the boundary's path.
+        then_local_math: what follows works on this rank's part of the model (inside a region), so that the gradients
+            that come back are partial.
+    """
     has, leaves = _on_axis(source), _on_axis(target)
     if has == leaves:
         return None
     if has.is_partial():
         if isinstance(leaves, Shard):
             return Transition(transitions.REDUCE_SCATTER_SEQUENCE, group, leaves.dim, where=where)
-        return Transition(transitions.REDUCE, group, where=where)
+        kind = transitions.REDUCE_FOR_LOCAL_MATH if then_local_math else transitions.REDUCE
+        return Transition(kind, group, where=where)
     if isinstance(has, Shard):
         assert isinstance(leaves, Replicate), f"no exit from {has} to {leaves}"
         return Transition(transitions.GATHER_FOR_REPLICATED, group, has.dim, where=where)
     return Transition(transitions.SLICE, group, leaves.dim, where=where)
 
 
-def hook_entry(cell, edge, name: str, position: int):
-    """Let an argument pass through `edge` before the Cell's forward sees it, however the caller passes it."""
+Entry = Tuple[nn.Cell, str, int]
+"""(edge, name of the argument, its position)."""
+
+
+def hook_entries(cell, entries: Sequence[Entry]):
+    """Let arguments pass through edges before the Cell's forward sees them, however the caller passes them.
+
+    An argument that the caller leaves out, or that is None, stays so. In PyNative, arguments that are one tensor (the
+    query, key and value of `attention(x, x, x)`) pass once, so that their gradients are reduced together.
+    """
+    entries = tuple(entries)
 
     # GRAPH_MODE hands keyword arguments over by position and without `kwargs`; PyNative with them
     def enter(cell, args, kwargs=None):
-        if kwargs is None or len(args) > position:
-            changed = args[:position] + (edge(args[position]),) + args[position + 1:]
-            if kwargs is None:
-                return changed
-            return changed, kwargs
-        changed_kwargs = dict(kwargs)
-        changed_kwargs[name] = edge(kwargs[name])
-        return args, changed_kwargs
+        if kwargs is None:
+            changed = args
+            for edge, _, at in entries:
+                if at < len(changed) and changed[at] is not None:
+                    changed = changed[:at] + (edge(changed[at]),) + changed[at + 1:]
+            return changed
+        return _enter_once_each(entries, args, kwargs)
 
     return cell.register_forward_pre_hook(enter, with_kwargs=True)
 
 
-def hook_exit(cell, edge, out_size: Optional[int] = None):
+def _enter_once_each(entries: Sequence[Entry], args, kwargs):
+    """The arguments after their edges; one tensor under several names passes the first of its edges only."""
+    args, kwargs, passed = list(args), dict(kwargs), []
+    for edge, name, at in entries:
+        given = args[at] if at < len(args) else kwargs.get(name)
+        if given is None:
+            continue
+        result = next((result for before, result in passed if before is given), None)
+        if result is None:
+            result = edge(given)
+            passed.append((given, result))
+        if at < len(args):
+            args[at] = result
+        else:
+            kwargs[name] = result
+    return tuple(args), kwargs
+
+
+def hook_exit(cell, edge, out_size: Optional[int] = None, others=None):
     """Let the Cell's result, or the first of several, pass through `edge`.
 
     Args:
         cell: the boundary's module.
         edge: the transition.
         out_size: columns to keep of the last dim, where the vocabulary is padded.
+        others: the transition of the tensors behind the first result; None leaves them.
     """
 
     def leave(cell, args, output):
-        if isinstance(output, tuple):
-            return (edge(output[0]),) + output[1:]
-        return edge(output)
+        return _leave(output, edge, others)
 
     def leave_unpadded(cell, args, output):
         if isinstance(output, tuple):
@@ -106,42 +144,53 @@ def hook_exit(cell, edge, out_size: Optional[int] = None):
     return cell.register_forward_hook(leave if out_size is None else leave_unpadded)
 
 
-def enter_through(cell, path: str, edge, name: str, position: int) -> Undo:
-    """`hook_entry`, or another forward for a Cell in a list.
+def _leave(output, edge, others):
+    if not isinstance(output, tuple):
+        return edge(output)
+    left = (edge(output[0]),)
+    if others is None:
+        return left + output[1:]
+    for result in output[1:]:
+        left = left + (others(result) if isinstance(result, Tensor) else result,)
+    return left
+
+
+def enter_through(cell, path: str, entries: Sequence[Entry]) -> Undo:
+    """`hook_entries`, or another forward for a Cell in a list.
 
     Returns:
         What undoes it; several at one Cell are undone in the reverse order.
     """
     if not is_listed(path):
-        return hook_entry(cell, edge, name, position).remove
-    forward = cell.construct
+        return hook_entries(cell, entries).remove
+    forward, entries = cell.construct, tuple(entries)
 
     def construct(self, *args, **kwargs):
-        if len(args) > position:
-            return forward(*args[:position], edge(args[position]), *args[position + 1:], **kwargs)
-        changed = dict(kwargs)
-        changed[name] = edge(kwargs[name])
-        return forward(*args, **changed)
+        changed, named = args, dict(kwargs)
+        for edge, name, at in entries:
+            if at < len(changed):
+                if changed[at] is not None:
+                    changed = changed[:at] + (edge(changed[at]),) + changed[at + 1:]
+            elif name in named and named[name] is not None:
+                named[name] = edge(named[name])
+        return forward(*changed, **named)
 
     return replace_construct(cell, construct)
 
 
-def leave_through(cell, path: str, edge, out_size: Optional[int] = None) -> Undo:
+def leave_through(cell, path: str, edge, out_size: Optional[int] = None, others=None) -> Undo:
     """`hook_exit`, or another forward for a Cell in a list.
 
     Returns:
         What undoes it; several at one Cell are undone in the reverse order.
     """
     if not is_listed(path):
-        return hook_exit(cell, edge, out_size).remove
+        return hook_exit(cell, edge, out_size, others).remove
     assert out_size is None, f"{path}: an output head in a list"
     forward = cell.construct
 
     def construct(self, *args, **kwargs):
-        output = forward(*args, **kwargs)
-        if isinstance(output, tuple):
-            return (edge(output[0]),) + output[1:]
-        return edge(output)
+        return _leave(forward(*args, **kwargs), edge, others)
 
     return replace_construct(cell, construct)
 

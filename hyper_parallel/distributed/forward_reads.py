@@ -18,25 +18,31 @@ can be read, such code is refused before anything is cut.
 """
 import ast
 import inspect
+import re
 import textwrap
 from functools import lru_cache
-from typing import FrozenSet, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Mapping, Optional, Sequence, Set, Tuple
 
 from mindspore import nn
 
+from hyper_parallel.distributed.forward_flow import Flow
+from hyper_parallel.distributed.forward_values import WIDTH, integers
+from hyper_parallel.distributed.model_facts import CONFIG_KEYS
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ShardingPlan
 from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.distributed.tensor_parallel.head_count import TpLocalAttrPlan
 from hyper_parallel.distributed.tensor_parallel.param_role import ParamRole
 
 # sizes of one head and places in a list, which stay what they are
-_NOT_COUNTS = ("head_dim", "head_size", "attention_head_size", "size_per_head", "kv_channels", "d_head", "d_kv",
-               "layer_idx", "layer_id", "layer_number", "layer_index")
+_NOT_COUNTS = re.compile(r".*head_(dim|size)|.*size_per_head|kv_channels|d_head|d_kv|dim_head|key_value_proj_dim|"
+                         r".*_rank|layer_(idx|id|number|index)|nope|rope|qk_(nope|rope).*|v_dim")
+_CONFIG_COUNTS = tuple(key.rpartition(".")[2] for field in ("heads", "kv_heads") for key in CONFIG_KEYS[field])
+_NOT_FORWARD = ("__init__", "__repr__", "extend_repr", "reset_parameters", "init_weights")
 
 
 @lru_cache(maxsize=None)
 def attribute_chains(module_class: type) -> FrozenSet[Tuple[str, ...]]:
-    """Attribute chains on `self` that a class reads outside of `__init__`: `self.wte.weight` is `("wte", "weight")`.
+    """Attribute chains on `self` that a class reads in its forward: `self.wte.weight` is `("wte", "weight")`.
 
     Methods of MindSpore's own Cell are left out; a method whose source cannot be had says nothing.
     """
@@ -45,7 +51,7 @@ def attribute_chains(module_class: type) -> FrozenSet[Tuple[str, ...]]:
         if owner in nn.Cell.__mro__:
             continue
         for name, method in vars(owner).items():
-            if name != "__init__" and inspect.isfunction(method):
+            if name not in _NOT_FORWARD and inspect.isfunction(method):
                 chains |= chains_of(method)
     return frozenset(chains)
 
@@ -67,38 +73,97 @@ def chains_of(method) -> Set[Tuple[str, ...]]:
     return found
 
 
-def check_head_sizes(path: str, module, counts: Mapping[str, int], heads: Sequence[int],
-                     local: Optional[TpLocalAttrPlan], spec: ModuleShardingSpec):
-    """Refuse a forward that reads a size of all heads which nobody makes local.
+def local_head_sizes(path: str, module, heads: Sequence[int], tp: int, local: Optional[TpLocalAttrPlan],
+                     spec: ModuleShardingSpec, flow: Optional[Flow]) -> Dict[str, int]:
+    """Sizes of all heads that an attention's forward reads and that the head counts' own rules do not make local.
+
+    What the forward uses only as a size of this rank's heads (`context.reshape(b, s, self.hidden_size)` behind the
+    projections) is proven to be one, and so is `self.config.num_attention_heads` in such a place.
 
     Args:
         path: of the attention.
         module: the Cell.
-        counts: its plain integer attributes.
         heads: (heads, kv heads, head size), of the whole.
+        tp: size of the axis.
         local: the attributes that become local.
         spec: its boundary; `tp_divide_attrs`, even empty, is the user's word and ends the matter.
+        flow: how the forward uses its sizes; None where it cannot be read.
+
+    Returns:
+        `{attribute, dotted from the module: its local value}`.
 
     Raises:
-        ValueError: names the attribute, its value and the override that decides it.
+        ValueError: nothing proves what a number is, or the forward divides a whole width by a local count; names the
+            attribute, its value and the override that decides it.
     """
     if spec.tp_divide_attrs is not None:
-        return
+        return {}
     number, kv_number, size = heads
-    whole = {kv_number * size: "width of all kv heads", number * size: "width of all heads", kv_number: "kv heads",
-             number: "heads"}
-    made_local = set(local.auto_divide + local.user_divide + tuple(name for name, _ in local.targets)) if local else set()
-    counts_heads = any(counts.get(name) == number for name in made_local)
-    for chain in sorted(attribute_chains(type(module))):
-        name = chain[0]
-        if name not in counts or name in made_local or name in _NOT_COUNTS or counts[name] not in whole:
+    local_kv = max(1, kv_number // tp)
+    whole = {kv_number * size: ("width of all kv heads", local_kv * size),
+             number * size: ("width of all heads", number // tp * size),
+             kv_number: ("kv heads", local_kv), number: ("heads", number // tp)}
+    made_local = set(local.auto_divide + local.user_divide + tuple(dict(local.targets))) if local else set()
+    counts_heads = any(_value_of(module, name) == number for name in made_local)
+    read = {".".join(chain) for chain in attribute_chains(type(module))}
+    if flow is not None:
+        read |= flow.local_ints | flow.other_ints
+    found: Dict[str, int] = {}
+    for name in sorted(read):
+        value, leaf = _value_of(module, name), name.rpartition(".")[2]
+        is_config = _is_of_config(module, name)
+        if value not in whole or name in made_local or _NOT_COUNTS.fullmatch(leaf) or ("." in name and not is_config):
             continue
-        if counts[name] in (number, kv_number) and counts_heads:
+        is_other_count = leaf not in _CONFIG_COUNTS if is_config else counts_heads
+        if value in (number, kv_number) and is_other_count:
             continue  # the heads are counted by another attribute, so that this number means something else
+        if flow is not None and name in flow.local_ints and name not in flow.other_ints:
+            found[name] = whole[value][1]
+        elif flow is None or name in flow.local_ints or not is_config or leaf in _CONFIG_COUNTS:
+            _refuse(path, name, value, whole[value][0])
+    if flow is not None:
+        _check_widths(path, flow, made_local | set(found))
+    return found
+
+
+def _value_of(module, name: str):
+    """The integer at a dotted name, or None."""
+    value = module
+    for segment in name.split("."):
+        value = getattr(value, segment, None)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _is_of_config(module, name: str) -> bool:
+    """The name leads through an object that is no Cell."""
+    first, _, rest = name.partition(".")
+    return bool(rest) and not isinstance(getattr(module, first, None), nn.Cell)
+
+
+def _refuse(path: str, name: str, value: int, what: str):
+    ways = (f"[{{match: \"{path}\", tp_divide_attrs: [{name}]}}], or tp_divide_attrs: [] if it stays as it is"
+            if "." not in name else f"[{{match: \"{path}.*\", replicate: true}}], or let the forward read an attribute "
+            "of the module (self.num_heads) instead of the configuration")
+    raise ValueError(f"{path!r}: its forward reads self.{name} = {value}, which is its {what}, and nothing says whether "
+                     f"it is to be divided by the tensor parallel size. Say it with auto_tp_config.overrides: {ways}")
+
+
+def _check_widths(path: str, flow: Flow, made_local: Set[str]):
+    """The width of the region's input is no size of this rank's heads."""
+    if flow.local_widths:
         raise ValueError(
-            f"{path!r}: its forward reads self.{name} = {counts[name]}, which is its {whole[counts[name]]}, and nothing "
-            f"says whether it is to be divided by the tensor parallel size. Say it with auto_tp_config.overrides: "
-            f"[{{match: \"{path}\", tp_divide_attrs: [{name}]}}], or tp_divide_attrs: [] if it stays as it is")
+            f"{path!r}: line {min(flow.local_widths)} of its forward gives this rank's heads a size that was read from "
+            "the shape of the whole input: write it by the heads (self.num_heads * self.head_dim, or -1), or keep it "
+            f"whole with auto_tp_config.overrides: [{{match: \"{path}.*\", replicate: true}}]")
+    for divided, by, line in sorted(flow.quotients, key=lambda one: one[2]):
+        counts = {tag for tag in integers(by) if tag in made_local}
+        sizes = integers(divided)
+        if counts and (WIDTH in divided or sizes and not sizes & made_local):
+            raise ValueError(
+                f"{path!r}: line {line} of its forward divides "
+                f"{', '.join(f'self.{name}' for name in sorted(sizes)) or 'the width of its input'} by self.{min(counts)}, which becomes the count of this rank's heads: keep the head size as an "
+                "attribute (self.head_dim), or keep the module whole with auto_tp_config.overrides: "
+                f"[{{match: \"{path}.*\", replicate: true}}]")
 
 
 def check_tables(plan: ShardingPlan, modules: Mapping):

@@ -12,6 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """What a model is made of: one structure, read from a Cell, a checkpoint folder, or a JSON record."""
+import functools
 import inspect
 import json
 import struct
@@ -242,11 +243,25 @@ def _from_cell(cell, config: Any) -> Inventory:
 
 
 def _module_record(path: str, module) -> ModuleRecord:
-    arguments = tuple(name for name, argument in inspect.signature(module.construct).parameters.items()
-                      if argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD))
+    arguments = arguments_of(module)
     counts = {name: value for name, value in vars(module).items()
               if isinstance(value, int) and not isinstance(value, bool) and not name.startswith("_")}
     return ModuleRecord(path, type(module).__name__, arguments, counts)
+
+
+def arguments_of(module) -> Tuple[str, ...]:
+    """Names of the arguments of a module's forward, in order."""
+    forward = module.construct
+    function = getattr(forward, "__func__", None)
+    if function is None:
+        return _positional(forward)
+    return _positional(function)[1:]
+
+
+@functools.lru_cache(maxsize=None)
+def _positional(function) -> Tuple[str, ...]:
+    return tuple(name for name, argument in inspect.signature(function).parameters.items()
+                 if argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD))
 
 
 def _config_of(cell) -> Any:

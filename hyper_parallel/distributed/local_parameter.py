@@ -34,16 +34,33 @@ def cut(parameter, spec: ParameterSpec, rank: int):
         parameter (Parameter): whole, equal on all ranks.
         spec: its plan.
         rank: coordinate on the tensor-parallel axis.
+
+    Returns:
+        What `put_back` takes; None when nothing is cut.
     """
     if not spec.slice_map.cuts:
-        return
+        return None
     if parameter.is_meta:
+        whole = spec.shape
         with mindspore.DeviceCtx("meta"):
             parameter.data = mint.empty(spec.local_shape, dtype=parameter.dtype)
     else:
-        _replace(parameter, spec.slice_map.shard(_to_numpy(parameter), rank))
+        whole = _replace(parameter, spec.slice_map.shard(_to_numpy(parameter), rank))
     parameter.param_info.parameter_shape = list(spec.local_shape)
     _draw_whole(parameter, spec, rank)
+    return whole
+
+
+def put_back(parameter, whole):
+    """Undo `cut` at once and without communication, with what it returned."""
+    for name in _INITIALISERS:
+        parameter.__dict__.pop(name, None)
+    if parameter.is_meta:
+        with mindspore.DeviceCtx("meta"):
+            parameter.data = mint.empty(whole, dtype=parameter.dtype)
+    else:
+        swap_tensors(parameter, whole)
+    parameter.param_info.parameter_shape = list(parameter.shape)
 
 
 def uncut(parameter, spec: ParameterSpec, group):
@@ -70,11 +87,13 @@ def _to_numpy(tensor) -> np.ndarray:
 
 
 def _replace(parameter, array: np.ndarray):
-    """Other data of another shape behind the same object. `set_data` would keep what MindSpore remembers of the old
-    shape once the parameter has been used, and BiasAdd reads that."""
-    swap_tensors(parameter, Parameter(
+    """Other data of another shape behind the same object; returns a Parameter with the old data. `set_data` would keep
+    what MindSpore remembers of the old shape once the parameter has been used, and BiasAdd reads that."""
+    other = Parameter(
         Tensor(np.ascontiguousarray(array), parameter.dtype), name=parameter.name, requires_grad=parameter.requires_grad,
-        layerwise_parallel=parameter.layerwise_parallel, parallel_optimizer=parameter.parallel_optimizer))
+        layerwise_parallel=parameter.layerwise_parallel, parallel_optimizer=parameter.parallel_optimizer)
+    swap_tensors(parameter, other)
+    return other
 
 
 def _draw_whole(parameter, spec: ParameterSpec, rank: int):

@@ -17,7 +17,7 @@ from typing import Any, Mapping, Optional, Tuple
 
 # field -> the keys it has in Hugging Face, MindFormers and Megatron-style configurations, most specific first; a dot
 # goes into a nested section
-_KEYS = {
+CONFIG_KEYS = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "dim", "n_embed", "embed_dim"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "encoder_attention_heads", "num_heads", "attention_heads"),
     "kv_heads": ("num_key_value_heads", "num_query_groups", "n_kv_heads", "num_kv_heads", "multi_query_group_num",
@@ -178,7 +178,7 @@ class ModelFacts:
         for one in fields(cls):
             if one.name == "tower":
                 continue
-            keys = _KEYS[one.name]
+            keys = CONFIG_KEYS[one.name]
             value = _first(text, keys) if text is not None else None
             found[one.name] = _first(config, keys) if value is None else value
         tower = next((section for section in (_value(config, key) for key in _TOWER_SECTIONS) if _is_section(section)),

@@ -43,10 +43,10 @@ def install(module, path: str, spec: ModuleShardingSpec, arguments: Sequence[str
         return local_compute.add_bias_last(module, path, 1.0 if rank == 0 else 0.0)
     (name,) = spec.in_dst
     if spec.local_compute_fn == WHOLE_FROM_SHARE:
-        return edges.enter_through(module, path, _Scale(float(group.size)), name, arguments.index(name))
+        return edges.enter_through(module, path, [(_Scale(float(group.size)), name, arguments.index(name))])
     # the residual stream and what its readers see are partial: their gradients are summed together
     enter = edges.entry_transition(spec.in_src[name], {edges.AXIS: Replicate()}, group, True, path)
-    return edges.enter_through(module, path, _InShares(enter, group.size), name, arguments.index(name))
+    return edges.enter_through(module, path, [(_InShares(enter, group.size), name, arguments.index(name))])
 
 
 class _Scale(nn.Cell):

@@ -61,8 +61,11 @@ def _spec_from_dict(data: Mapping[str, Any]) -> ModuleShardingSpec:
     for name in _LAYOUT_FIELDS:
         if name in read:
             read[name] = _placements(read[name])
-    if "tp_divide_attrs" in read:
-        read["tp_divide_attrs"] = tuple(read["tp_divide_attrs"])
+    for name in ("tp_divide_attrs", "local_dropouts"):
+        if name in read:
+            read[name] = tuple(read[name])
+    if "local_window" in read:
+        read["local_window"] = {name: tuple(paths) for name, paths in read["local_window"].items()}
     if "_tp_local_attr_plan" in read:
         attrs = read["_tp_local_attr_plan"]
         read["_tp_local_attr_plan"] = TpLocalAttrPlan(

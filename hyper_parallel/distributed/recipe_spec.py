@@ -50,6 +50,12 @@ class ModuleShardingSpec:
         out_size: size of the gathered dim of the result without padding; None leaves it.
         head_arguments: `{argument of the module's forward: the dim that counts heads}`: the argument is made for all
             heads (ALiBi), and the body wants this rank's.
+        local_sizes: `{int attribute of the module or, dotted, of one below it: its local value}`; written by `bind`.
+        local_compute_arguments: what `local_compute_fn` has to know of the module; written by `bind`.
+        local_dropouts: dropout modules below that drop this rank's part of an activation, so that ranks draw different
+            numbers; written by `bind`.
+        local_window: `opens` and `closes`: modules below between which dropout functions drop this rank's part; written
+            by `bind`.
 
     Examples:
         >>> ModuleShardingSpec(params={"q_proj.weight": {"tp": Shard(0)}, "o_proj.weight": {"tp": Shard(1)}},
@@ -68,6 +74,10 @@ class ModuleShardingSpec:
     semantic_role: Optional[str] = None
     out_size: Optional[int] = None
     head_arguments: Optional[Dict[str, int]] = None
+    local_sizes: Optional[Dict[str, int]] = None
+    local_compute_arguments: Optional[Dict[str, Any]] = None
+    local_dropouts: Optional[Tuple[str, ...]] = None
+    local_window: Optional[Dict[str, Tuple[str, ...]]] = None
     _tp_local_attr_plan: Optional[Any] = field(default=None, repr=False)
 
 
@@ -160,7 +170,9 @@ class ShardingPlan:
             ValueError: what does not fit, by name.
         """
         from hyper_parallel.distributed.binding import bind
-        return bind(self, cell)
+        from hyper_parallel.distributed.repeats import paused_collection
+        with paused_collection():
+            return bind(self, cell)
 
     def shard(self, name: str, array: np.ndarray, rank: int) -> np.ndarray:
         """A rank's part of a whole parameter.

@@ -19,12 +19,13 @@ from hyper_parallel.distributed.recipe_spec import ShardingPlan
 from hyper_parallel.distributed.tensor_parallel import templates
 
 SUPPORTED_ROLES = (templates.ATTENTION, templates.MLP, templates.EMBEDDING, templates.LM_HEAD, templates.ROW_LINEAR,
-                   templates.BLOCK_ENTRY, templates.FINAL_NORM, templates.PARALLEL_BLOCK,
+                   templates.MOE, templates.LATENT_ATTENTION, templates.CROSS_ATTENTION, templates.INNER_ROW,
+                   templates.SHARDED_NORM, templates.BLOCK_ENTRY, templates.FINAL_NORM, templates.PARALLEL_BLOCK,
                    templates.FIRST_PARALLEL_BLOCK, templates.PARALLEL_ATTENTION, templates.PARALLEL_MLP,
-                   templates.RESIDUAL_READER, "attention_entry", "mlp_entry", "heads",
-                   *(f"whole_{kind}" for kind in templates.REGIONS))
-SUPPORTED_LOCAL_COMPUTE = (None, "vocabulary_parallel_embedding", "bias_after_reduction",
-                           *parallel_block_edges.LOCAL_COMPUTE)
+                   templates.RESIDUAL_READER, templates.FIRST_ENTRY, templates.STATE_SPACE, "attention_entry",
+                   "cross_attention_entry", "mlp_entry", "heads", *(f"whole_{kind}" for kind in templates.REGIONS))
+SUPPORTED_LOCAL_COMPUTE = (None, "vocabulary_parallel_embedding", "bias_after_reduction", "norm_over_cut_dim",
+                           "state_space_local", *parallel_block_edges.LOCAL_COMPUTE)
 
 
 def check_supported(plan: ShardingPlan):
@@ -41,7 +42,7 @@ def check_supported(plan: ShardingPlan):
         more = f" ({len(missing) - 1} more like it)" if len(missing) > 1 else ""
         raise NotImplementedError(
             f"the plan is complete, but this version cannot apply it: {missing[0]}{more}. Supported boundaries: "
-            f"{', '.join(SUPPORTED_ROLES[:5])}; local computations: "
+            f"{', '.join(SUPPORTED_ROLES[:10])}; local computations: "
             f"{', '.join(str(name) for name in SUPPORTED_LOCAL_COMPUTE if name)}. Keep what is not supported whole "
             "with auto_tp_config.overrides: [{match: GLOB, replicate: true}]")
 
@@ -56,14 +57,4 @@ def unsupported(plan: ShardingPlan) -> List[str]:
             found.append(f"{path!r} is a boundary of kind {spec.semantic_role}")
         elif spec.local_compute_fn not in SUPPORTED_LOCAL_COMPUTE:
             found.append(f"{path!r} needs the local computation {spec.local_compute_fn!r}")
-        elif spec.in_dst and len(spec.in_dst) > 1:
-            found.append(f"{path!r} has {len(spec.in_dst)} inputs that enter it ({', '.join(spec.in_dst)})")
-        elif spec.head_arguments:
-            found.append(f"{path!r} takes {', '.join(spec.head_arguments)} for all heads, and needs this rank's")
-    for path, spec in plan.parameters.items():
-        if spec.first_rank_only:
-            found.append(f"{path!r} is added before a reduction and has to stay zero on all ranks but the first")
-        elif spec.copies > 1 and len({section.copies for cut in spec.slice_map.cuts for section in cut.sections}) > 1 \
-                and not spec.frozen:
-            found.append(f"{path!r} holds rows that are copied beside rows that are cut ({spec.slice_map.describe()})")
     return found

@@ -114,7 +114,7 @@ def test_entry_edges_reach_an_argument_by_position_and_by_name():
             return 2 * x
 
     cell = Scaled()
-    edges.hook_entry(cell, Double(), "x", 0)
+    edges.hook_entries(cell, [(Double(), "x", 0)])
     edges.hook_exit(cell, Double())
     x = Tensor(np.ones(2, np.float32))
     assert cell(x, 3.0)[0].asnumpy().tolist() == [12.0, 12.0]

@@ -12,12 +12,15 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """Code that still counts heads or vocabulary whole would give wrong numbers without an error: it is refused."""
+import types
+
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
 import hyper_parallel as hp
 from hyper_parallel.distributed.forward_reads import attribute_chains
+from hyper_parallel.distributed.local_sizes import apply_local_sizes
 
 HIDDEN, HEADS, SIZE = 16, 4, 4
 
@@ -48,6 +51,19 @@ class UnknownName(Attention):
     def split(self, x):
         """The helper that reads the count."""
         return ops.reshape(ops.reshape(x, (x.shape[0], self.H, -1)), x.shape)
+
+
+class Handed(UnknownName):
+    """Hands the count to a function, of which nothing is known."""
+
+    def split(self, x):
+        """The helper that reads the count."""
+        return by_heads(x, self.H)
+
+
+def by_heads(x, heads):
+    """Splits into heads, and back."""
+    return ops.reshape(ops.reshape(x, (x.shape[0], heads, -1)), x.shape)
 
 
 class ReadsHidden(Attention):
@@ -83,12 +99,16 @@ class FunctionalHead(Model):
         return ops.matmul(self.attn(self.embed_tokens(ids)), self.embed_tokens.embedding_table.T)
 
 
-def test_a_head_count_of_an_unknown_name_is_refused_with_the_override_that_decides():
+def test_a_count_that_is_used_on_this_ranks_heads_alone_is_proven_to_count_them():
+    assert hp.plan(Model(UnknownName(H=HEADS)), tp=2).boundaries["attn"].local_sizes == {"H": 2}
+
+
+def test_a_head_count_of_an_unknown_use_is_refused_with_the_override_that_decides():
     with pytest.raises(ValueError) as error:
-        hp.plan(Model(UnknownName(H=HEADS)), tp=2)
+        hp.plan(Model(Handed(H=HEADS)), tp=2)
     assert "reads self.H = 4, which is its heads" in str(error.value)
     assert 'overrides: [{match: "attn", tp_divide_attrs: [H]}]' in str(error.value)
-    plan = hp.plan(Model(UnknownName(H=HEADS)), tp=2, overrides=[{"match": "attn", "tp_divide_attrs": ["H"]}])
+    plan = hp.plan(Model(Handed(H=HEADS)), tp=2, overrides=[{"match": "attn", "tp_divide_attrs": ["H"]}])
     assert plan.boundaries["attn"]._tp_local_attr_plan.user_divide == ("H",)
 
 
@@ -97,12 +117,93 @@ def test_a_number_that_happens_to_equal_the_heads_is_left_alone_where_they_are_c
     assert plan.boundaries["attn"]._tp_local_attr_plan.auto_divide == ("num_heads",)
 
 
-def test_the_width_of_all_heads_in_a_reshape_is_refused():
+def test_the_width_of_all_heads_is_proven_on_this_ranks_heads_and_refused_where_it_may_be_the_hidden_size():
+    proven = hp.plan(Model(ReadsHidden(num_heads=HEADS, hidden_size=HIDDEN)), tp=2)
+    assert proven.boundaries["attn"].local_sizes == {"hidden_size": 8}
+
+    class Both(ReadsHidden):
+        """The same width of the input and of the heads."""
+
+        def construct(self, x):
+            """One attribute, two meanings."""
+            x = ops.reshape(x, (-1, self.hidden_size))
+            context = self.v_proj(x) + self.q_proj(x) + self.k_proj(x)
+            return self.o_proj(ops.reshape(context, (-1, self.hidden_size)))
+
     with pytest.raises(ValueError, match="reads self.hidden_size = 16, which is its width of all heads"):
-        hp.plan(Model(ReadsHidden(num_heads=HEADS, hidden_size=HIDDEN)), tp=2)
-    hp.plan(Model(ReadsHidden(num_heads=HEADS, hidden_size=HIDDEN)), tp=2,
+        hp.plan(Model(Both(num_heads=HEADS, hidden_size=HIDDEN)), tp=2)
+    hp.plan(Model(Both(num_heads=HEADS, hidden_size=HIDDEN)), tp=2,
             overrides=[{"match": "attn", "tp_divide_attrs": ["hidden_size"]}])
     hp.plan(Model(Attention(num_heads=HEADS, hidden_size=HIDDEN)), tp=2)
+
+
+def test_counts_of_the_configuration_are_handled_or_refused_with_their_name():
+    class FromConfig(Attention):
+        """Reads the configuration in its forward."""
+
+        def construct(self, x):
+            """Splits into heads, and back."""
+            config = self.config
+            context = self.v_proj(x) + self.q_proj(x) + self.k_proj(x)
+            context = ops.reshape(context, (x.shape[0], config.num_attention_heads, -1))
+            return self.o_proj(ops.reshape(context, (-1, self.config.hidden_size)))
+
+    class Elsewhere(Attention):
+        """Hands the configuration's count on."""
+
+        def construct(self, x):
+            """Splits into heads, and back."""
+            context = self.v_proj(x) + self.q_proj(x) + self.k_proj(x)
+            return self.o_proj(by_heads(context, self.config.num_attention_heads))
+
+    config = types.SimpleNamespace(num_attention_heads=HEADS, hidden_size=HIDDEN)
+    attention = FromConfig(config=config)
+    plan = hp.plan(Model(attention), tp=2)
+    sizes = plan.boundaries["attn"].local_sizes
+    assert sizes == {"config.num_attention_heads": 2, "config.hidden_size": 8}
+    undo = apply_local_sizes(attention, "attn", sizes, 2)
+    assert (attention.config.num_attention_heads, config.num_attention_heads) == (2, HEADS)
+    undo()
+    assert attention.config is config
+    with pytest.raises(ValueError, match="reads self.config.num_attention_heads = 4, which is its heads"):
+        hp.plan(Model(Elsewhere(config=config)), tp=2)
+
+
+def test_a_width_of_the_input_is_no_size_of_this_ranks_heads():
+    class ByShape(Attention):
+        """The best-known way to write an attention."""
+
+        def construct(self, x):
+            """Back to the width that came in."""
+            batch, length, width = x.shape
+            context = self.v_proj(x) + self.q_proj(x) + self.k_proj(x)
+            return self.o_proj(context.reshape((batch, length, width)))
+
+    class Quotient(Attention):
+        """The head size as a quotient."""
+
+        def construct(self, x):
+            """Splits into heads, and back."""
+            size = x.shape[-1] // self.num_heads
+            context = self.v_proj(x) + self.q_proj(x) + self.k_proj(x)
+            return self.o_proj(context.reshape((-1, size)).reshape((x.shape[0], x.shape[1], -1)))
+
+    with pytest.raises(ValueError, match="line 5 of its forward gives this rank's heads a size that was read from"):
+        hp.plan(Model(ByShape(num_heads=HEADS)), tp=2)
+    with pytest.raises(ValueError, match="line 5 of its forward gives this rank's heads a size|divides the width of"):
+        hp.plan(Model(Quotient(num_heads=HEADS)), tp=2)
+
+    class Known(Quotient):
+        """The quotient of two attributes, both of which become local."""
+
+        def construct(self, x):
+            """Splits into heads, and back."""
+            context = self.v_proj(x) + self.q_proj(x) + self.k_proj(x)
+            context = context.reshape((-1, self.hidden_size // self.num_heads))
+            return self.o_proj(context.reshape((x.shape[0], x.shape[1], -1)))
+
+    assert hp.plan(Model(Known(num_heads=HEADS, hidden_size=HIDDEN)), tp=2).boundaries["attn"].local_sizes == {
+        "hidden_size": 8}
 
 
 def test_heads_are_divided_whatever_the_projections_are_called():

@@ -11,7 +11,7 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""What a rank does alone at an edge: take its slice, put a slice in its place, scale. Every function compiles."""
+"""What a rank does alone at an edge: take its slice, put a slice in its place, scale, share. Every function compiles."""
 from mindspore import ops
 
 _zeros_like = ops.ZerosLike()
@@ -52,6 +52,16 @@ def make_scale(group):
 
     def run(x):
         return x * size
+
+    return run
+
+
+def make_share(group):
+    """`x` divided by the size of the group: the sum over the ranks is `x` again."""
+    size = group.size
+
+    def run(x):
+        return x / size
 
     return run
 

@@ -43,6 +43,7 @@ REDUCE_SCATTER_SEQUENCE = "reduce_scatter_sequence"
 REDUCE_FOR_LOCAL_MATH = "reduce_for_local_math"
 GATHER_FOR_REPLICATED = "gather_for_replicated"
 SLICE = "slice"
+LEAVE_REPLICATED = "leave_replicated"
 TERMINAL_GATHER = "terminal_gather"
 TERMINAL_REPLICATED = "terminal_replicated"
 ALL_GATHER = "all_gather"
@@ -62,6 +63,9 @@ EDGES = {
     REDUCE_FOR_LOCAL_MATH: Edge("all_reduce", "all_reduce"),           # Partial -> Replicate, then rank-local math
     GATHER_FOR_REPLICATED: Edge("all_gather", "slice"),                # Shard -> Replicate, then a replicated consumer
     SLICE: Edge("slice", "all_gather"),                                # Replicate -> Shard
+    # A result that every rank of a region computes alike (router logits, an auxiliary loss): its gradient is whole on
+    # every rank, and the region sums what its ranks contribute.
+    LEAVE_REPLICATED: Edge("identity", "share"),
     # The last edge before MindFormers' loss, whose backward starts with 1 / (dp * tp).
     TERMINAL_GATHER: Edge("all_gather", "reduce_scatter"),
     TERMINAL_REPLICATED: Edge("identity", "scale"),
@@ -168,6 +172,8 @@ def _make_step(step, group, dim, purpose, phase, where=""):
         return local.identity
     if step == "scale":
         return local.make_scale(group)
+    if step == "share":
+        return local.make_share(group)
     if step in _LOCAL:
         return _LOCAL[step](group, dim)
     if step == "all_reduce":

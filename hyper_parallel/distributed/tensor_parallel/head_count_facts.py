@@ -15,8 +15,11 @@
 
 Nothing here changes anything; `head_count` decides and writes.
 """
+import functools
 import inspect
 from typing import Any, Dict, List, Sequence, Tuple
+
+from mindspore import nn
 
 Q_HEAD_ATTRS = ("num_heads", "num_attention_heads", "n_heads", "num_attn_heads", "n_head", "heads", "num_head",
                 "head_num", "nhead", "attention_heads", "num_q_heads", "num_query_heads", "n_q_heads", "n_local_heads",
@@ -59,24 +62,44 @@ def is_plain_int(value: Any) -> bool:
 
 def cached_int(owner: Any, attr: str) -> Any:
     """The plain int that `owner.attr` holds, or None; a property is computed, not cached, and counts as None."""
-    if isinstance(inspect.getattr_static(type(owner), attr, None), property):
+    if isinstance(_of_class(type(owner), attr), property) or (attr not in getattr(owner, "__dict__", ())
+                                                              and _is_absent(type(owner), attr)):
         return None
     value = getattr(owner, attr, None)
     return value if is_plain_int(value) else None
 
 
+@functools.lru_cache(maxsize=None)
+def _of_class(cls: type, attr: str) -> Any:
+    return inspect.getattr_static(cls, attr, None)
+
+
+@functools.lru_cache(maxsize=None)
+def _answers_any_name(cls: type) -> bool:
+    """It computes attributes on demand; what a Cell finds so are its parameters and children, which are no numbers."""
+    own = getattr(cls, "__getattr__", None)
+    return own is not None and own is not getattr(nn.Cell, "__getattr__")
+
+
 def recorded(owner: Any, record: str) -> Dict[str, Any]:
     """One of the owner's records of whole values, `{attribute: value before the first rewrite}`; empty without one."""
-    found = getattr(owner, record, None)
+    found = getattr(owner, "__dict__", {}).get(record)
     return found if isinstance(found, dict) else {}
 
 
 def full_int(owner: Any, attr: str) -> Any:
     """The whole model's value of an attribute, rewritten or not; None when it holds no plain int."""
+    own = getattr(owner, "__dict__", {})
     for record in (_ORIGINALS_ATTR, _TP_LOCAL_ORIGINALS_ATTR):
-        if attr in recorded(owner, record):
+        if record in own and attr in recorded(owner, record):
             return recorded(owner, record)[attr]
-    return cached_int(owner, attr)
+    # asked for every known name on every module: most are not there
+    return None if attr not in own and _is_absent(type(owner), attr) else cached_int(owner, attr)
+
+
+@functools.lru_cache(maxsize=None)
+def _is_absent(cls: type, attr: str) -> bool:
+    return _of_class(cls, attr) is None and not _answers_any_name(cls)
 
 
 def walk(module: Any) -> List[Tuple[str, Any]]:
