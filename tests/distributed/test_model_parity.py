@@ -36,16 +36,8 @@ TOLERANCES = {"logits": 1e-4, "loss": 1e-5, "gradient": parity.GRADIENT_TOLERANC
               "reference": parity.REFERENCE_TOLERANCE, "curve": 1e-4, "weight": 1e-4}
 # What cannot be planned or applied, and the words of the refusal. A case that is no longer refused fails its test here,
 # and then belongs to the others.
-_MOE, _PACKED = "is a boundary of kind moe", "holds rows that are copied beside rows that are cut"
-_BOTH = {
-    "bloom": "takes alibi for all heads", "t5": "is a boundary of kind cross_attention", "mixtral": _MOE,
-    "qwen3_moe": _MOE, "qwen2_moe": _MOE, "glm4_moe": _MOE, "mpt": "takes position_bias for all heads",
-    "deepseek_v3": "is a boundary of kind latent_attention", "gpt_oss": _MOE, "gpt_bigcode": _PACKED,
-    **({"falcon": _PACKED, "phi3": _PACKED} if WORLD == 4 else {}),
-}
-REFUSED = {**{(name, sequence_parallel): words for name, words in _BOTH.items() for sequence_parallel in (False, True)},
-           **{(name, True): "the activations are cut from the first block to the one norm after the last block"
-              for name in ("bert", "bloom", "t5")}}
+REFUSED = {(name, True): "the activations are cut from the first block to the one norm after the last block"
+           for name in ("bert", "bloom", "t5")}
 FAST = {2: [("gpt2", "pynative", False), ("qwen3", "pynative", True)], 4: [("llama", "pynative", False)]}
 CASES = [(name, mode, sequence_parallel) for name in registry.MODELS for mode in ("pynative", "graph")
          for sequence_parallel in (False, True)]

@@ -151,13 +151,15 @@ def worst_over_ranks(parts, reference, plan, tolerance):
     return worst
 
 
-def planned_collectives(plan):
-    """`{phase: {kind: count}}` of one forward and backward, as the plan states them."""
+def planned_collectives(plan, name):
+    """`{phase: {kind: count}}` of one forward and backward, as the plan states them; a table of an encoder and a decoder
+    is looked up by both."""
     planned = {"forward": {}, "backward": {}}
     for spec in plan.boundaries.values():
+        calls = len(registry.inputs(name)) if spec.semantic_role == templates.EMBEDDING else 1
         for phase, kinds in plan.expected.get(spec.semantic_role, {}).items():
             for kind, count in kinds.items():
-                planned[phase][kind] = planned[phase].get(kind, 0) + count
+                planned[phase][kind] = planned[phase].get(kind, 0) + count * calls
     return planned
 
 
@@ -234,7 +236,7 @@ def measure(name, mesh, graph_mode=False, **options):
     if not graph_mode:
         figures["counted"] = {phase: dict(found.record.counts(purpose=ACTIVATION, phase=phase))
                               for phase in ("forward", "backward")}
-        figures["planned"] = planned_collectives(plan)
+        figures["planned"] = planned_collectives(plan, name)
         figures["wire_bytes"] = counted_bytes(found.record, plan)
         figures["estimated_bytes"] = estimated_bytes(plan, name)
         figures["sums"] = found.record.count(purpose=PARAMETER_GRADIENT)
