@@ -56,7 +56,7 @@ class Forward:
 
     Args:
         cell: the model; it is left as it was.
-        plan: bound to it.
+        plan: for it, bound or not.
         mesh: with the plan's axes.
     """
 
@@ -164,7 +164,8 @@ class Forward:
     def _entered(self, spec: ModuleShardingSpec, names, args, kwargs):
         args = list(args)
         for name, named in (spec.in_dst or {}).items():
-            at = names.index(name)
+            # a plan that is not bound calls the first argument by its template's name
+            at = names.index(name) if name in names else 0
             if name in kwargs:
                 kwargs[name] = self._on_tp(kwargs[name], named[AXIS])
             elif at < len(args):

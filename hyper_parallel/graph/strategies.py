@@ -190,7 +190,7 @@ def to_mindspore_strategies(cell, plan: ShardingPlan, mesh, *, inputs: Optional[
 
     Args:
         cell (Cell): the model, also one without initialised weights.
-        plan: for it; bound here if it is not.
+        plan: for it. It need not be bound: the compiler keeps the shapes of the whole, so that no head count changes.
         mesh: a DeviceMesh, or `{axis: ranks}`, outermost axis first. Axes that the plan does not cut over are data
             parallel and cut the inputs' first dim.
         inputs: tensors or shapes (of int32) that the forward takes; by default token ids of one sequence a data rank.
@@ -209,7 +209,6 @@ def to_mindspore_strategies(cell, plan: ShardingPlan, mesh, *, inputs: Optional[
     """
     if isinstance(mesh, Mapping):
         mesh = DeviceMesh("npu", tuple(mesh.values()), tuple(mesh))
-    plan = plan if plan.bound else plan.bind(cell)
     check_mesh(plan.mesh_axes, mesh)
     refuse_inexpressible(plan)
     forward = Forward(cell, plan, mesh)

@@ -76,11 +76,13 @@ class Compiled(NamedTuple):
         error: its words, or None.
         parameters: `{name: local shape}`.
         collectives: of the graph, in order.
+        notes: what the function that built the cell left in its attribute `notes`.
     """
 
     error: str
     parameters: Dict[str, Tuple[int, ...]]
     collectives: List[Collective]
+    notes: Dict = {}
 
     def count(self, phase: str, stride: int = None) -> Dict[str, int]:
         """`{kind: number}` of a phase; with `stride` only those whose ranks are that far apart (1 is the last axis)."""
@@ -110,7 +112,8 @@ def ask(world: int, cases: Sequence[Case], rank: int = 0, timeout: float = 600) 
                            f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
     return [Compiled(answer["error"], {name: tuple(shape) for name, shape in answer["parameters"].items()},
                      [Collective(kind, tuple(ranks), phase, scope, tuple(shape))
-                      for kind, ranks, phase, scope, shape in answer["collectives"]]) for answer in answers]
+                      for kind, ranks, phase, scope, shape in answer["collectives"]], answer["notes"])
+            for answer in answers]
 
 
 def collectives_of(text: str, world: int) -> List[Collective]:
@@ -124,7 +127,8 @@ def collectives_of(text: str, world: int) -> List[Collective]:
         ranks = tuple(int(rank) for rank in named[1].split(",")) if named else tuple(range(world))
         sizes = re.search(r"-> \(<Tensor\[\w+\], \(([^)]*)\)", lines[at + 1])[1]
         shape = tuple(int(size) for size in re.findall(r"\d+", sizes))
-        scope = re.search(r"Fullname with scope: \((.*)\)", lines[at + 2])[1]
+        scope = next(re.search(r"Fullname with scope: \((.*)\)", line)[1] for line in lines[at + 2:]
+                     if "Fullname with scope" in line)
         if "_MirrorOperator" in scope:
             phase = "parameter_gradient"
         else:
@@ -166,12 +170,13 @@ def _compile(case: Case, folder: str) -> Compiled:
         # exported graphs end where the parallel compiler has done its work, before kernels are chosen for a device
         _cell_graph_executor.compile(network, *inputs, phase="export.parallel")
     except Exception as error:  # pylint: disable=broad-except  # the compiler's own words are the answer
-        return Compiled(f"{type(error).__name__}: {error}", {}, [])
+        return Compiled(f"{type(error).__name__}: {error}", {}, [], {})
     layouts = network.parameter_layout_dict
     shapes = {name: layouts[name][2] if name in layouts else parameter.shape
               for name, parameter in ((one.name, one) for one in cell.get_parameters())}
     (graph,) = Path(folder).rglob("*_validate_*.ir")
-    return Compiled(None, shapes, collectives_of(graph.read_text(encoding="utf-8"), get_group_size()))
+    return Compiled(None, shapes, collectives_of(graph.read_text(encoding="utf-8"), get_group_size()),
+                    getattr(cell, "notes", {}))
 
 
 def _answer(cases: Sequence[Case]):

@@ -24,6 +24,7 @@ from typing import Any, Dict, Mapping, Optional
 from mindspore import log
 from mindspore.communication import GlobalComm, get_rank
 
+from hyper_parallel.distributed.inventory import take_inventory
 from hyper_parallel.distributed.overrides import PlanOptions, check_key, read_user_words
 from hyper_parallel.distributed.planner import plan as make_plan
 from hyper_parallel.graph.strategies import has_strategy, to_mindspore_strategies
@@ -99,7 +100,8 @@ def plan_network(network, switch: GraphSwitch):
     Raises:
         ValueError: the plan refuses the network, or graph mode cannot express it.
     """
-    plan = make_plan(network, switch.tp, sequence_parallel=switch.sequence_parallel, **switch.options)
+    # an inventory, not the Cell: no head count changes in graph mode, so that none has to be found
+    plan = make_plan(take_inventory(network), switch.tp, sequence_parallel=switch.sequence_parallel, **switch.options)
     own = sum(has_strategy(primitive) for _, cell in network.cells_and_names() for primitive in cell._primitives.values()
               if primitive is not None)
     strategies = None
