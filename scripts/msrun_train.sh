@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 usage() {
     cat <<'TEXT'
-Usage: msrun_train.sh --config FILE [options] [-- arguments for scripts/train.py]
+Usage: msrun_train.sh --config FILE [options] [-- arguments for the training script]
 
 Starts scripts/train.py under msrun, on one machine or on several. The device follows context.device_target of the
 configuration: Ascend communicates by HCCL, CPU by MindSpore's mccl.
 
   --config FILE       training configuration (YAML)
+  --script FILE       what to start (default scripts/train.py; scripts/train_graph.py for MindFormers' graph mode)
   --workers N         processes in all (default: model_parallel x data_parallel of the configuration)
   --nodes N           machines (default 1); each runs N / nodes processes and starts this script by itself
   --node-rank R       number of this machine, 0 to nodes - 1 (default 0)
@@ -30,26 +31,28 @@ die() {
     exit 1
 }
 
-config="" workers="" nodes=1 node_rank=0 master_addr=127.0.0.1 master_port="" log_dir=output/msrun_log timeout=300
+config="" script="" workers="" nodes=1 node_rank=0 master_addr=127.0.0.1 master_port="" log_dir=output/msrun_log timeout=300
 while [ $# -gt 0 ]; do
     case "$1" in
         -h | --help) usage; exit 0 ;;
         --) shift; break ;;
-        --config | --workers | --nodes | --node-rank | --master-addr | --master-port | --log-dir | --timeout)
+        --config | --script | --workers | --nodes | --node-rank | --master-addr | --master-port | --log-dir | --timeout)
             [ $# -ge 2 ] || { usage >&2; die "$1 needs a value"; }
             name="${1#--}"
             printf -v "${name//-/_}" '%s' "$2"
             shift 2 ;;
-        *) usage >&2; die "unknown argument $1 (arguments for train.py go after --)" ;;
+        *) usage >&2; die "unknown argument $1 (arguments for the training script go after --)" ;;
     esac
 done
 [ -n "$config" ] || { usage >&2; die "--config is missing"; }
 command -v msrun > /dev/null || die "msrun is not on PATH: activate the environment that MindSpore is installed in"
-train="$(dirname "${BASH_SOURCE[0]}")/train.py"
+train="${script:-"$(dirname "${BASH_SOURCE[0]}")/train.py"}"
+[ -f "$train" ] || die "there is no script $train"
 
-# This also refuses what train.py would refuse, before any process is started.
+# This also refuses what the script would refuse, before any process is started.
 settings="$(MS_WORKER_NUM="$workers" RANK_ID=0 python "$train" --config "$config" "$@" --describe)" || exit 1
-read -r device workers <<< "$settings"
+read -r device described <<< "$settings"
+workers="${workers:-$described}"
 for number in "$workers" "$nodes" "$node_rank" "$timeout" "${master_port:-1}"; do
     [[ "$number" =~ ^[0-9]+$ ]] || die "$number is not a whole number"
 done

@@ -13,7 +13,9 @@
 # limitations under the License.
 """One forward of a Cell without values: every primitive that a Cell holds is seen with its operands' layouts."""
 import contextlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import inspect
+import math
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import mindspore
 from mindspore import Parameter, Tensor, nn
@@ -213,13 +215,14 @@ class Forward:
 
 
 def inputs_of(cell, mesh, given: Optional[Sequence] = None) -> List[Tensor]:
-    """What the forward is followed with: the user's tensors or shapes, else token ids of one sequence a data rank."""
+    """What the forward is followed with: the user's tensors or shapes, else token ids of one sequence a data rank, as
+    many times as the forward has arguments without a default (labels look like ids)."""
     if given is not None:
         return [one if isinstance(one, Tensor) else whole(one, mindspore.int32) for one in given]
-    config: Dict[str, Any] = getattr(cell, "config", None)
+    config: Any = getattr(cell, "config", None)
     length = next((getattr(config, key) for key in ("seq_length", "max_position_embeddings")
                    if isinstance(getattr(config, key, None), int)), 16)
-    batch = 1
-    for axis in mesh.mesh_dim_names:
-        batch *= mesh.size(axis) if axis != AXIS else 1
-    return [whole((max(batch, 1), length), mindspore.int32)]
+    batch = math.prod(mesh.size(axis) for axis in mesh.mesh_dim_names if axis != AXIS)
+    asked = [one for one in inspect.signature(cell.construct).parameters.values()
+             if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return [whole((batch, length), mindspore.int32) for _ in asked]

@@ -121,6 +121,9 @@ class Recorder:
             locals_ = [_replace(one, tensors) for one in arguments]
             named = {name: _replace(one, tensors) for name, one in kwargs.items()}
             result = func(*head, tuple(locals_), **named) if head else func(*locals_, **named)
+        first = result[0] if isinstance(result, (tuple, list)) and result else result
+        if not isinstance(first, Tensor):
+            return result  # a question about the tensor: its dtype, its rank
         operands = [self._operand(index, tensor) for index, tensor in enumerate(tensors)]
         spec = spec_of_call(func.name, arguments, kwargs, operands, head[0] if head else None)
         if spec is None:
@@ -130,7 +133,6 @@ class Recorder:
             decided = propagate(spec, operands, self._mesh.mesh_shape)
         feed = iter(operands)
         seen = [_replace(one, [], feed) for one in arguments]
-        first = result[0] if isinstance(result, (tuple, list)) else result
         self._note(func.name, seen, decided, spec is not None, first.shape)
         return _label(result, decided.results, self._resolve)
 

@@ -27,8 +27,8 @@ from hyper_parallel.distributed.inventory import take_inventory
 LENGTH = 16
 _FLOAT32 = {name: "float32" for name in ("params_dtype", "compute_dtype", "layernorm_compute_dtype",
                                          "softmax_compute_dtype", "rotary_dtype")}
-_SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
-          "num_key_value_heads": 4, "head_dim": 4, "max_position_embeddings": LENGTH, "seq_length": LENGTH,
+_SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+          "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 4, "max_position_embeddings": LENGTH, "seq_length": LENGTH,
           "use_flash_attention": False, **_FLOAT32}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "moe_grouped_gemm": True,
             "moe_router_topk_scaling_factor": 1.0}
@@ -103,3 +103,24 @@ def build(name, data=1):
         made.notes = {"refused": str(error)}
     ids = Tensor(np.zeros((max(data, 1), LENGTH), np.int32))
     return made, (ids, ids, Tensor(np.ones((max(data, 1), LENGTH), np.float32)))
+
+
+def own_network(data=1, file="configs/graph_auto_tp.yaml", model_parallel=None):
+    """The documented network of one's own, built by MindFormers from the documented YAML."""
+    from pathlib import Path
+
+    from mindformers import MindFormerConfig
+    from mindformers.core.parallel_config import build_parallel_config
+    from mindformers.models.build_model import build_network
+    from mindspore.communication import get_group_size
+    root = Path(__file__).resolve().parents[2]
+    sys.path.insert(0, str(root / "configs"))
+    importlib.import_module("graph_network")
+    config = MindFormerConfig(str(root / file))
+    config.parallel_config.data_parallel = data
+    config.parallel_config.model_parallel = model_parallel or get_group_size() // data
+    build_parallel_config(config)
+    with mindspore.DeviceCtx("CPU"):
+        made = build_network(config.model, default_args={"parallel_config": config.parallel_config})
+    ids = Tensor(np.zeros((data, made.config.seq_length), np.int32))
+    return made.set_train(), (ids, ids)

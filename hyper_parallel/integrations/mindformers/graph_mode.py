@@ -67,15 +67,16 @@ def read_graph_switch(section: Mapping[str, Any]) -> Optional[GraphSwitch]:
         raise ValueError(f"{SECTION}.{SWITCH} is {section[SWITCH]!r}: write true or false")
     if not section.get(SWITCH, False):
         if section.get(WORDS):
-            raise ValueError(f"{SECTION}.{WORDS} is given, but {SECTION}.{SWITCH} is not true: set it, or take {WORDS} out")
+            raise ValueError(f"{SECTION}.{WORDS} is given, but {SECTION}.{SWITCH} is not true: set it, or take {WORDS} "
+                             "out")
         return None
     for key in ("data_parallel", "model_parallel", *_OTHER_SIZES):
         size = section.get(key, 1)
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"{SECTION}.{key} is {size!r}: a positive whole number is needed")
         if key in _OTHER_SIZES and size != 1:
-            raise ValueError(f"{SECTION}.{key} is {size}: with {SECTION}.{SWITCH} only data_parallel and model_parallel "
-                             "may be larger than 1 in this version")
+            raise ValueError(f"{SECTION}.{key} is {size}: with {SECTION}.{SWITCH} only data_parallel and "
+                             "model_parallel may be larger than 1 in this version")
     words = section.get(WORDS) or {}
     for key in words:
         check_key(key, _AUTO_TP_KEYS, f"{SECTION}.{WORDS}")
@@ -102,8 +103,8 @@ def plan_network(network, switch: GraphSwitch):
     """
     # an inventory, not the Cell: no head count changes in graph mode, so that none has to be found
     plan = make_plan(take_inventory(network), switch.tp, sequence_parallel=switch.sequence_parallel, **switch.options)
-    own = sum(has_strategy(primitive) for _, cell in network.cells_and_names() for primitive in cell._primitives.values()
-              if primitive is not None)
+    own = sum(has_strategy(primitive) for _, cell in network.cells_and_names()
+              for primitive in cell._primitives.values() if primitive is not None)
     strategies = None
     if own == 0:
         strategies = to_mindspore_strategies(network, plan, {"dp": switch.dp, "tp": switch.tp})
