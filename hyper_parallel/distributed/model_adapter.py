@@ -38,6 +38,8 @@ class ModelAdapterSpec:
         head_arguments: `{argument of an attention's forward: the dim that counts heads}`.
         parallel_block: attention and MLP both read the block's input, where no flag says otherwise.
         head_module: path of the output head where its weight is the embedding's.
+        state_norm: what the gated norm of a state-space layer runs over, `whole` (its inner width) or `groups` (each
+            group by itself); they differ where there are several groups.
 
     Examples:
         >>> ModelAdapterSpec(("phi3",), qkv_layout="sections", gate_up_layout="halves")
@@ -56,6 +58,7 @@ class ModelAdapterSpec:
     head_arguments: Optional[Mapping[str, int]] = None
     parallel_block: bool = False
     head_module: Optional[str] = None
+    state_norm: Optional[str] = None
 
     def qkv(self, facts: ModelFacts) -> Optional[str]:
         """The arrangement of its fused qkv weights."""

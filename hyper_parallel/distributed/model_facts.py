@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """The sizes and flags of a model, under one set of names, whatever its configuration calls them."""
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Mapping, Optional, Tuple
 
 # field -> the keys it has in Hugging Face, MindFormers and Megatron-style configurations, most specific first; a dot
@@ -21,10 +21,10 @@ CONFIG_KEYS = {
     "hidden_size": ("hidden_size", "n_embd", "d_model", "dim", "n_embed", "embed_dim"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "encoder_attention_heads", "num_heads", "attention_heads"),
     "kv_heads": ("num_key_value_heads", "num_query_groups", "n_kv_heads", "num_kv_heads", "multi_query_group_num",
-                 "attn_config.kv_n_heads"),
+                 "n_head_kv", "attn_config.kv_n_heads"),
     "head_dim": ("head_dim", "kv_channels", "d_kv", "attention_head_dim"),
     "ffn_size": ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff", "encoder_ffn_dim",
-                 "ffn_config.ffn_hidden_size", "mlp_dim"),
+                 "ffn_config.ffn_hidden_size", "mlp_dim", "ff_intermediate_size", "inner_hidden_size"),
     "expert_ffn_size": ("moe_intermediate_size", "moe_ffn_hidden_size", "expert_dim", "expert_ffn_hidden_size"),
     "shared_ffn_size": ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"),
     "vocab_size": ("vocab_size", "padded_vocab_size"),
@@ -42,7 +42,7 @@ CONFIG_KEYS = {
     "qk_nope_head_dim": ("qk_nope_head_dim", "qk_head_dim_nope"),
     "qk_rope_head_dim": ("qk_rope_head_dim", "qk_pos_emb_head_dim"),
     "v_head_dim": ("v_head_dim",),
-    "multi_query": ("multi_query",),
+    "multi_query": ("multi_query", "multi_query_attention"),
     "new_decoder": ("new_decoder_architecture",),
     "parallel_block": ("use_parallel_residual", "parallel_attn"),
     "alibi": ("alibi", "attn_config.alibi"),
@@ -166,7 +166,7 @@ class ModelFacts:
         """Read a dict or a configuration object; unknown keys do not matter.
 
         A section `text_config` (or `llm_config`, …) speaks for the language model and wins over the top; a section
-        `vision_config` or `audio_config` becomes `tower`.
+        `vision_config` or `audio_config` becomes `tower`, of the family `<model_type>_vision` where it names none.
 
         Examples:
             >>> ModelFacts.from_config({"hidden_size": 64, "num_attention_heads": 8}).heads
@@ -185,6 +185,8 @@ class ModelFacts:
                      None)
         if tower is not None:
             found["tower"] = cls.from_config(tower)
+            if found["tower"].model_type is None:
+                found["tower"] = replace(found["tower"], model_type=f"{_value(config, 'model_type')}_vision")
         for name in ("architectures", "quantised_block"):
             found[name] = tuple(found[name] or ()) or (() if name == "architectures" else None)
         if not isinstance(found["heads"], int):

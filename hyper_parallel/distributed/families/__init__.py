@@ -36,9 +36,11 @@ def known_families() -> Dict[str, ModelAdapterSpec]:
 
 
 def find_adapter(facts: ModelFacts) -> ModelAdapterSpec:
-    """The adapter of a model's family, by `model_type`, then by `architectures`; an empty one for an unknown family."""
+    """The adapter of a model's family, by `model_type` (of a text section as well: `glm4v_text`), then by
+    `architectures`; an empty one for an unknown family."""
     known = known_families()
-    for key in (facts.model_type,) + tuple(facts.architectures):
+    family = facts.model_type or ""
+    for key in (family, family.removesuffix("_text")) + tuple(facts.architectures):
         if key in known:
             return known[key]
     return UNKNOWN_FAMILY

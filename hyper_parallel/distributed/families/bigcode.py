@@ -11,9 +11,11 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""GPT-BigCode: with one kv head `c_attn` is `[Q|k|v]`, else every head keeps its own `[q k v]`. Linear, `[out, in]`."""
+"""GPT-BigCode: with one kv head `c_attn` is `[Q|k|v]`, else every head keeps its own `[q k v]`. Linear, `[out, in]`.
+
+Kv group by kv group is both of them; the rows say which where the flag is missing."""
 from hyper_parallel.distributed.model_adapter import ModelAdapterSpec
 
 ADAPTERS = (ModelAdapterSpec(
     ("gpt_bigcode",), ("GPTBigCodeForCausalLM",),
-    qkv_layout=lambda facts: "per_head" if facts.multi_query is False else "sections"),)
+    qkv_layout=lambda facts: {True: "sections", False: "per_head"}.get(facts.multi_query, "per_group")),)

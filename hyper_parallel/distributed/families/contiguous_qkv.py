@@ -19,8 +19,11 @@ ADAPTERS = (
     ModelAdapterSpec(("baichuan",), ("BaichuanForCausalLM",), qkv_layout="sections"),
     ModelAdapterSpec(("phi3", "phi4_multimodal", "phi3_v", "phi4mm"), ("Phi3ForCausalLM",), qkv_layout="sections",
                      gate_up_layout="halves"),
+    ModelAdapterSpec(("phi-msft", "mixformer-sequential"), qkv_layout="sections", parallel_block=True),
     ModelAdapterSpec(("modernbert", "modernbert-decoder"), qkv_layout="sections", gate_up_layout="halves"),
-    ModelAdapterSpec(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), qkv_layout="sections",
+    ModelAdapterSpec(tuple(f"{family}{part}" for family in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+                           for part in ("", "_vision")), qkv_layout="sections",
                      gate_up_layout="halves"),
-    ModelAdapterSpec(("vit", "beit", "dinov2", "eva", "blip", "blip-2", "instructblip"), qkv_layout="sections"),
+    ModelAdapterSpec(("vit", "beit", "dinov2", "eva", "blip", "blip-2", "instructblip", "intern_vit_6b",
+                      "chatglm_vision", "glm4v_vision", "glm4v_moe_vision"), qkv_layout="sections"),
 )

@@ -20,5 +20,10 @@ ADAPTERS = (
     ModelAdapterSpec(("llama4", "llama4_text"), ("Llama4ForConditionalGeneration", "Llama4ForCausalLM"),
                      gate_up_layout="halves", in_out=("*.experts.gate_up_proj", "*.experts.down_proj")),
     ModelAdapterSpec(("granitemoe", "granitemoeshared", "granitemoehybrid", "jetmoe"),
-                     ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"), gate_up_layout="halves"),
+                     ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"), gate_up_layout="halves",
+                     state_norm="whole"),
+    # mixtures whose checkpoints hold every expert by itself, and whose modules hold all of them in one weight
+    ModelAdapterSpec(("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2",
+                      "olmoe", "phimoe", "ernie4_5_moe", "hunyuan_v1_moe", "jamba", "minimax", "minimax_m2", "dots1",
+                      "lfm2_moe", "flex_olmo"), gate_up_layout="halves"),
 )

@@ -11,7 +11,9 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""Falcon has three attentions: per kv group (new decoder), one kv head `[Q|k|v]`, and `[q k v]` head by head."""
+"""Falcon has three attentions: per kv group (new decoder), one kv head `[Q|k|v]`, and `[q k v]` head by head.
+
+Kv group by kv group is all of them; the rows say which where the flags are missing."""
 from hyper_parallel.distributed.model_adapter import ModelAdapterSpec
 from hyper_parallel.distributed.model_facts import ModelFacts
 
@@ -19,7 +21,7 @@ from hyper_parallel.distributed.model_facts import ModelFacts
 def _layout(facts: ModelFacts):
     if facts.new_decoder:
         return "per_group"
-    return "sections" if facts.multi_query else "per_head"
+    return {True: "sections", False: "per_head"}.get(facts.multi_query, "per_group")
 
 
 ADAPTERS = (ModelAdapterSpec(("falcon", "RefinedWeb", "RefinedWebModel"), ("FalconForCausalLM",), qkv_layout=_layout,

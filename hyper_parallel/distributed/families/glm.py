@@ -17,7 +17,9 @@ from hyper_parallel.distributed.model_facts import ModelFacts
 
 
 def _layout(facts: ModelFacts):
-    return "sections" if facts.kv_heads or facts.model_type != "chatglm" else "per_head"
+    if facts.model_type != "chatglm":
+        return "sections"
+    return "sections" if facts.kv_heads and facts.multi_query is not False else "per_head"
 
 
 ADAPTERS = (

@@ -14,4 +14,5 @@
 """InternLM2: `wqkv` goes kv group by kv group; its head is called `output`."""
 from hyper_parallel.distributed.model_adapter import ModelAdapterSpec
 
-ADAPTERS = (ModelAdapterSpec(("internlm2",), ("InternLM2ForCausalLM",), qkv_layout="per_group"),)
+ADAPTERS = (ModelAdapterSpec(("internlm2",), ("InternLM2ForCausalLM", "InternLM2ForRewardModel"),
+                             qkv_layout="per_group"),)

@@ -29,6 +29,7 @@ from hyper_parallel.distributed.tensor_parallel.group_witness import GroupWitnes
 from hyper_parallel.distributed.tensor_parallel.ledger import Ledger
 from hyper_parallel.distributed.tensor_parallel.param_role import ParameterClassifier, ParamRole
 from hyper_parallel.distributed.tensor_parallel.registration_order import is_registration_order
+from hyper_parallel.distributed.tensor_parallel.stack_orientation import orient_square_stacks
 from hyper_parallel.distributed.tensor_parallel.surroundings import Surroundings, ancestors, block_of, owner_name
 from hyper_parallel.distributed.tensor_parallel.units import Unit
 from hyper_parallel.distributed.tensor_parallel.width_witness import WidthWitness
@@ -87,6 +88,7 @@ class EvidenceClassifier:
         groups = GroupWitness(self._around, ledger, self._ordered)
         groups.solve(open_units)
         WidthWitness(self._around, ledger).check()
+        orient_square_stacks(self._around, ledger)
         groups.label_stack_biases()
         Followers(self._around, ledger).label()
         ledger.check_rules_used()

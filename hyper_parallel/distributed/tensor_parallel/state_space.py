@@ -156,7 +156,11 @@ def find_state(path: str, inputs: List[Tuple[int, int]], convolution: Optional[i
     if convolution is not None and convolution > inner and (convolution - inner) % 2 == 0:
         shared = (convolution - inner) // 2
         heads = rows - 2 * inner - 2 * shared
-        groups = facts.state_groups or (shared // facts.state_size if facts.state_size else 1)
+        groups = facts.state_groups or (shared // facts.state_size if facts.state_size else None)
+        if groups is None and heads > 0 and inner % heads == 0:
+            raise ValueError(f"{path!r}: nothing says in how many groups its {shared} rows of B and C are: give "
+                             "n_groups or state_size in the configuration, or keep the layer whole with "
+                             f"auto_tp_config.overrides: [{{match: \"{path}.*\", replicate: true}}]")
         if heads > 0 and inner % heads == 0 and groups and shared % groups == 0:
             return StateGeometry(path, "mamba2", inner, heads, groups, shared // groups)
     raise ValueError(f"{path!r}: input projections {inputs}, a convolution of {convolution} channels and an inner "

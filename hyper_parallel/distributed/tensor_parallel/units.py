@@ -14,7 +14,7 @@
 """Weights with what belongs to them: one unit per linear, table, norm or bare parameter."""
 import re
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Set, Tuple
 
 from hyper_parallel.distributed.inventory import IN_OUT, ParameterRecord
 
@@ -98,14 +98,21 @@ def build_units(parameters: Mapping[str, ParameterRecord]) -> List[Unit]:
                 continue
             rest.append(record)
         names = {record.leaf for record in rest}
+        weight_of = {record.leaf: _bare_weight_of(record.leaf, names) for record in rest}
         for record in rest:
-            of = _BARE_BIAS.fullmatch(record.leaf)
-            if not (of and of.group(1) in names):
+            if weight_of[record.leaf] is None:
                 bare[record.leaf] = Unit(record.path, record, [], True)
                 units.append(bare[record.leaf])
         for record in rest:
-            of = _BARE_BIAS.fullmatch(record.leaf)
-            if of and of.group(1) in bare:
-                bare[of.group(1)].extras.append(record)
+            if weight_of[record.leaf] in bare:
+                bare[weight_of[record.leaf]].extras.append(record)
     position = {path: at for at, path in enumerate(parameters)}
     return sorted(units, key=lambda unit: position[unit.main.path])
+
+
+def _bare_weight_of(leaf: str, names: Set[str]) -> Optional[str]:
+    """The bare parameter beside it whose bias it is (`down_proj_bias`, `in_proj_bias` of `in_proj_weight`), or None."""
+    found = _BARE_BIAS.fullmatch(leaf)
+    if found is None:
+        return None
+    return next((name for name in (found.group(1), f"{found.group(1)}_weight") if name in names), None)

@@ -268,7 +268,7 @@ def test_a_norm_inside_attention_as_wide_as_the_residual_stream_is_believed_only
     # ALBERT keeps the norm behind the residual in the attention's own module
     for name in ("LayerNorm", "norm", "layer_norm"):
         model = record({**weights, f"{attention}.{name}.weight": (64,)}, **sizes)
-        with pytest.raises(ValueError, match="all heads .* or the residual stream .* keep the attention whole"):
+        with pytest.raises(ValueError, match="all heads .* or the residual stream .* keep it whole"):
             plan(model, tp=2)
         whole = plan(model, tp=2, overrides=[{"match": f"{attention}.*", "replicate": True}])
         assert not whole.parameters[f"{attention}.{name}.weight"].slice_map.cuts

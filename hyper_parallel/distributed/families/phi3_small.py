@@ -1,0 +1,18 @@
+# Copyright 2026 The hyper_parallel authors
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     http://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+"""Phi-3 small: `query_key_value` goes kv group by kv group, and `up_proj` holds gate and up in turn ("gegelu")."""
+from hyper_parallel.distributed.model_adapter import ModelAdapterSpec
+
+ADAPTERS = (ModelAdapterSpec(("phi3small",), ("Phi3SmallForCausalLM",), qkv_layout="per_group",
+                             gate_up_layout="interleaved"),)
