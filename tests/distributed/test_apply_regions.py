@@ -21,7 +21,7 @@ import types
 import mindspore
 import numpy as np
 import pytest
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 
 import hyper_parallel as hp
 from hyper_parallel.core.collectives import functional
@@ -102,6 +102,12 @@ def sizes(**own):
         "intermediate_size": 24, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, **own})
 
 
+def gpt_oss_sizes():
+    """Stacks of experts."""
+    return sizes(model_type="gpt_oss", head_dim=4, num_experts_per_tok=2, num_local_experts=4, rope_scaling={
+        "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096})
+
+
 def test_G04_experts_with_a_shared_one_behind_a_gate():
     check(lambda: MixtureDecoder(MixtureConfig()))
 
@@ -115,9 +121,7 @@ def test_I02_experts_under_sequence_parallel():
 
 
 def test_I01_stacked_experts_whose_last_bias_lives_on_the_first_rank():
-    check(lambda: gpt_oss(sizes(
-        model_type="gpt_oss", head_dim=4, num_experts_per_tok=2, num_local_experts=4, rope_scaling={
-            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096})))
+    check(lambda: gpt_oss(gpt_oss_sizes()))
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
@@ -161,6 +165,37 @@ def test_a_state_space_layer_on_this_ranks_heads(groups):
     check(lambda: Mamba2ForCausalLM(sizes(
         model_type="mamba2", num_heads=4, head_dim=8, state_size=6, n_groups=groups, conv_kernel=4, expand=2,
         layer_norm_epsilon=1e-5)))
+
+
+def trained(cell, steps=3):
+    """The cell after some steps of gradient descent, and what makes the next."""
+    parameters = mindspore.ParameterTuple(cell.trainable_params())
+    optimizer = nn.Momentum(parameters, learning_rate=0.05, momentum=0.9)
+    step = mindspore.grad(lambda tokens: ops.mean(ops.square(cell(tokens))), None, parameters)
+    for at in range(steps):
+        optimizer(step(ids(at)))
+    return cell
+
+
+def test_restore_after_training_gives_whole_weights_that_one_rank_would_have():
+    def build():
+        return randomize(gpt_oss(gpt_oss_sizes()))
+
+    whole, cell = trained(build()), build()
+    attributes = [{name: value for name, value in vars(module).items() if isinstance(value, (int, float, str))}
+                  for _, module in cell.cells_and_names()]
+    hp.auto_tp(cell, hp.init_device_mesh("npu", (WORLD,), mesh_dim_names=("tp",)))
+    hp.restore(trained(cell))
+    start = dict(build().parameters_and_names())
+    for (path, parameter), (_, expected) in zip(cell.parameters_and_names(), whole.parameters_and_names()):
+        moved = np.abs(expected.asnumpy() - start[path].asnumpy()).max()
+        assert np.abs(parameter.asnumpy() - expected.asnumpy()).max() <= 1e-3 * moved + 1e-7, path
+    assert attributes == [{name: value for name, value in vars(module).items() if isinstance(value, (int, float, str))}
+                          for _, module in cell.cells_and_names()]
+    again = build()
+    for (_, parameter), (_, restored) in zip(again.parameters_and_names(), cell.parameters_and_names()):
+        parameter.set_data(Tensor(restored.asnumpy()))
+    assert np.array_equal(again(ids()).asnumpy(), cell(ids()).asnumpy())
 
 
 HALVES = [{"match": "*.gate_up_proj.*", "fused_layout": "halves"}]
