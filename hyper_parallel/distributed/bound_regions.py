@@ -47,7 +47,7 @@ def fit_regions(plan: ShardingPlan, inventory: Inventory, modules: Mapping
     """
     fitter = _Fitter(plan, inventory, modules)
     for path, spec in plan.boundaries.items():
-        if spec.semantic_role in _READ + _PARALLEL:
+        if spec.semantic_role in _READ + _PARALLEL + (templates.MOE,):
             fitter.fit(path, spec)
     fitted = dataclasses.replace(plan, boundaries=fitter.boundaries, parameters=fitter.parameters,
                                  expected=fitter.expected)
@@ -90,6 +90,9 @@ class _Fitter:
         except Unreadable:
             return
         self.flows[path] = flow
+        if spec.semantic_role == templates.MOE:
+            self._check_mixture(path, flow)
+            return
         spec = dataclasses.replace(spec)
         if spec.semantic_role not in _PARALLEL:
             self._enter_everywhere(spec, flow)
@@ -107,6 +110,21 @@ class _Fitter:
         if key not in self._known:
             self._known[key] = read_flow(cell, lambda name: self._kinds.get(prefix + name if name else path))
         return self._known[key]
+
+    def _check_mixture(self, path: str, flow: Flow):
+        """A mixture's result leaves once, for all of its experts: nothing else can be in it."""
+        name = type(self._modules[path]).__name__
+        if flow.added:
+            raise ValueError(
+                f"{path!r} ({name}): line {min(flow.added)} of its forward adds its input to the experts' results, which "
+                "every rank would do: add the residual around the module, or keep it whole with "
+                f"auto_tp_config.overrides: [{{match: \"{path}.*\", replicate: true}}]")
+        losses = sorted(one for one in flow.kept if any(word in one for word in ("loss", "logits", "aux")))
+        if losses:
+            raise ValueError(
+                f"{path!r} ({name}): its forward keeps self.{losses[0]} for later, past the region's edges, so that its "
+                "gradient would count once for every rank: let it return the value beside its result, or keep the "
+                f"module whole with auto_tp_config.overrides: [{{match: \"{path}.*\", replicate: true}}]")
 
     @staticmethod
     def _enter_everywhere(spec: ModuleShardingSpec, flow: Flow):

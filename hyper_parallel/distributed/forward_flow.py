@@ -54,6 +54,8 @@ class Flow:
         other_ints: integer attributes that are anything else.
         local_widths: lines in which the width of an argument is taken for one of a value behind column weights.
         quotients: (integers divided, integer that divides, line).
+        added: lines that add an argument, or what was made of one, to results of row weights.
+        kept: attributes of the module in which the forward keeps what was made of its arguments.
         why_not_linear: what the forward does with the row weight's result that has to wait for its sum; "" if nothing.
     """
 
@@ -69,6 +71,8 @@ class Flow:
     other_ints: Set[str] = field(default_factory=set)
     local_widths: Set[int] = field(default_factory=set)
     quotients: Set[Tuple[Tags, Tags, int]] = field(default_factory=set)
+    added: Set[int] = field(default_factory=set)
+    kept: Set[str] = field(default_factory=set)
     why_not_linear: str = ""
 
 
@@ -193,6 +197,20 @@ class _Reader:
                 self._flow.local_widths.add(line)
         else:
             self._flow.other_ints |= integers(given)
+
+    def adds(self, other: Tags, line: int):
+        """Something is added to the result of a row weight."""
+        if any(not tag.startswith("<") for tag in other):
+            self._flow.added.add(line)
+
+    def keeps(self, name: str, tags: Tags):
+        """The module keeps a value for later."""
+        if any(not tag.startswith("<") for tag in tags):
+            self._flow.kept.add(name)
+
+    def holds_cut_weights(self, cells) -> bool:
+        """One of the modules, or one below it, does."""
+        return any(self._kind_of(self.path_of(module)) for cell in cells for _, module in cell.cells_and_names())
 
     def quotient(self, divided: Tags, by: Tags, line: int):
         """One size is divided by another."""

@@ -25,6 +25,9 @@ _SIZES = ("shape", "dtype", "ndim", "size", "itemsize", "dim", "device", "rank")
 # a sum of such results is the result of the sum
 _LINEAR = ("reshape", "view", "transpose", "permute", "swapaxes", "contiguous", "astype", "to", "cast", "squeeze",
            "unsqueeze", "expand_dims", "flatten", "float", "half", "dropout", "moveaxis", "swapdims", "identity")
+# calls whose results are made of nothing that a gradient reaches
+_CONSTANT = ("zeros_like", "zeros", "ones_like", "ones", "new_zeros", "full_like", "empty_like", "full", "stop_gradient",
+             "detach")
 # calls whose arguments are sizes of the value that they are called on
 _SHAPED = ("reshape", "view", "split", "expand", "broadcast_to", "chunk", "tensor_split", "narrow", "split_with_sizes",
            "unflatten")
@@ -136,6 +139,8 @@ class Frame:
             parts = self._unpack(value, len(target.elts))
             for one, part in zip(target.elts, parts):
                 self._assign(one, part)
+        elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+            self._reader.keeps(target.attr, solid(tags_of(value)))
         elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
             self.names[target.value.id] = merge(self.names.get(target.value.id, NOTHING), value)
 
@@ -262,6 +267,8 @@ class Frame:
             is_sum = isinstance(operation, (ast.Add, ast.Sub))
             other = second if PARTIAL in first else first
             is_scale = isinstance(operation, (ast.Mult, ast.Div)) and not other
+            if is_sum and PARTIAL not in other:
+                self._reader.adds(other, line)
             if not (is_sum and PARTIAL in first and PARTIAL in second or is_scale):
                 self._reader.not_linear(f"line {line} of {type(self._owner).__name__}, "
                                         f"{type(operation).__name__.lower()} of the row weight's result and another", both)
@@ -303,12 +310,16 @@ class Frame:
             return width_of(Shape(tags_of(base))) if arguments and self._is_last(node.args[0]) else Shape(tags_of(base))
         if base is not None and name in _SIZES or name in ("len", "range", "isinstance", "int", "getattr", "hasattr"):
             return NOTHING
+        if name in _CONSTANT:
+            return NOTHING
         if name in ("int", "max", "min", "round") and base is None:
             return tags_of(tuple(arguments))
         given = list(arguments) + list(keywords.values())
         subject = tags_of(base) if solid(tags_of(base)) else tags_of(arguments[0]) if arguments else NOTHING
         self._reader.sizes(subject, tags_of(tuple(given)), node.lineno, is_shaped=name in _SHAPED)
         tags = solid(tags_of(tuple(given)) | tags_of(base))
+        if any(isinstance(one, Cells) and self._reader.holds_cut_weights(one) for one in given):
+            tags |= {PARTIAL}  # a function that calls them, of which no more is known
         if "dropout" in name.lower() and not self._is_switched_off(node):
             self._reader.drops(tags, node.lineno)
         if PARTIAL in tags and not any(word in name.lower() for word in _LINEAR):

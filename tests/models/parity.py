@@ -212,7 +212,7 @@ def measure(name, mesh, graph_mode=False, **options):
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
     whole = reference_of(name)
     cell, group = registry.build(name), mesh.get_group("tp")
-    plan = hp.plan(cell, mesh.size("tp"), **registry.PLAN_OPTIONS.get(name, {}), **options)
+    plan = hp.plan(cell, mesh.size("tp"), **options)
     hp.apply(cell, plan, mesh)
     mindspore.set_context(mode=mindspore.GRAPH_MODE if graph_mode else mindspore.PYNATIVE_MODE)
     try:

@@ -57,10 +57,6 @@ MODELS = {
     "qwen2_moe": qwen2_moe, "opt": OPTForCausalLM, "phi": PhiForCausalLM, "mpt": MptForCausalLM,
     "starcoder2": Starcoder2ForCausalLM, "glm4": glm4, "glm4_moe": glm4_moe,
 }
-# What a user has to tell the planner: here that a width called after the embedding is the width of all query heads.
-PLAN_OPTIONS = {
-    "gpt_bigcode": {"overrides": [{"match": "transformer.h.*.attn", "tp_divide_attrs": ["embed_dim"]}]},
-}
 
 
 def available():

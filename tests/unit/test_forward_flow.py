@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, nn, ops
 
+import hyper_parallel as hp
 from hyper_parallel.distributed.forward_flow import COLUMN, ROW, TABLE, Unreadable, read_flow
 from hyper_parallel.distributed.forward_values import LOCAL, PARTIAL
+from tests.models.mixture import MixtureConfig, MixtureDecoder, SharedMixture
 
 KINDS = {"up": COLUMN, "gate": COLUMN, "down": ROW, "table": TABLE, "net.0": COLUMN, "net.2": ROW, "body.up": COLUMN,
          "body.down": ROW}
@@ -228,3 +230,36 @@ def test_what_cannot_be_read_says_so():
     Endless = type("Endless", (Layer,), {"construct": construct, "again": again})
     with pytest.raises(Unreadable, match="calls itself"):
         read_flow(Endless(), KINDS.get)
+
+
+def expert_layer(forward):
+    """A mixture of experts with this forward, planned for two ranks."""
+    class Mixture(SharedMixture):
+        """The mixture of the tests' decoder, written otherwise."""
+
+        def construct(self, hidden_states):
+            """As the test says."""
+            return self.go(hidden_states, super().construct(hidden_states))
+
+    Mixture.go = forward
+    model = MixtureDecoder(MixtureConfig(num_hidden_layers=1))
+    model.layers[0].mlp = Mixture(model.config)
+    return hp.plan(model, tp=2)
+
+
+def test_a_mixture_adds_no_input_and_keeps_no_loss():
+    def plain(self, x, found):
+        return found
+
+    def residual(self, x, found):
+        return found[0] + x, found[1]
+
+    def keeps(self, x, found):
+        self.aux_loss = ops.mean(ops.square(self.gate(x)))
+        return found
+
+    assert expert_layer(plain).boundaries["layers.0.mlp"].semantic_role == "moe"
+    with pytest.raises(ValueError, match="'layers.0.mlp' .Mixture.: line 2 of its forward adds its input to the experts'"):
+        expert_layer(residual)
+    with pytest.raises(ValueError, match="its forward keeps self.aux_loss for later.*return the value beside its result"):
+        expert_layer(keeps)

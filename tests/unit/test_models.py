@@ -63,7 +63,7 @@ def test_the_cell_gets_the_known_roles(name):
 
     with open(ROLES, encoding="utf-8") as file:
         known = {fold(row[1]): row[3] for row in csv.reader(file, delimiter="\t") if row[0] == name}
-    made = plan(registry.build(name), tp=2, **registry.PLAN_OPTIONS.get(name, {}))
+    made = plan(registry.build(name), tp=2)
     trainable = {fold(path): spec.role for path, spec in made.parameters.items() if not spec.frozen}
     # OPT's rows know two projections that the folder's model does not have
     assert trainable == {path: known[path] for path in trainable} and made.bound
