@@ -23,7 +23,9 @@ from hyper_parallel.core.dtensor.device_mesh import DeviceMesh, init_device_mesh
 from hyper_parallel.core.dtensor.dtensor import DFunction, DTensor, SkipDTensorDispatch, distribute_tensor  # noqa: E402
 from hyper_parallel.core.dtensor.placement_types import Partial, Replicate, Shard  # noqa: E402
 from hyper_parallel.core.dtensor.visualize import visualize  # noqa: E402
-from hyper_parallel.core.fully_shard.api import fully_shard  # noqa: E402
+from hyper_parallel.core.fully_shard.api import MixedPrecisionPolicy, fully_shard  # noqa: E402
+from hyper_parallel.core.fully_shard.finite import gradients_are_finite  # noqa: E402
+from hyper_parallel.core.fully_shard.utils import CPUOffloadPolicy  # noqa: E402
 from hyper_parallel.core.pipeline_parallel import PipelineStage  # noqa: E402
 from hyper_parallel.core.shard.shard_module import shard_module  # noqa: E402
 from hyper_parallel.distributed.applier import apply, restore  # noqa: E402
@@ -34,7 +36,7 @@ from hyper_parallel.distributed.verify import verify  # noqa: E402
 from hyper_parallel.graph import to_mindspore_strategies  # noqa: E402
 from hyper_parallel.version import __version__  # noqa: E402
 
-__all__ = ["DFunction", "DTensor", "DeviceMesh", "Partial", "PipelineStage", "Replicate", "Shard", "ShardingPlan",
-           "SkipDTensorDispatch", "__version__", "apply", "auto_tp", "count_collectives", "distribute_tensor",
-           "fully_shard", "init_device_mesh", "plan", "restore", "shard_module", "to_mindspore_strategies",
-           "verify", "visualize"]
+__all__ = ["CPUOffloadPolicy", "DFunction", "DTensor", "DeviceMesh", "MixedPrecisionPolicy", "Partial",
+           "PipelineStage", "Replicate", "Shard", "ShardingPlan", "SkipDTensorDispatch", "__version__", "apply",
+           "auto_tp", "count_collectives", "distribute_tensor", "fully_shard", "gradients_are_finite",
+           "init_device_mesh", "plan", "restore", "shard_module", "to_mindspore_strategies", "verify", "visualize"]

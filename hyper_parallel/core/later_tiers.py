@@ -17,7 +17,7 @@ MindFormers imports these names when it is itself imported, so they must exist; 
 that says what is supported.
 """
 
-SUPPORTED = "tensor parallelism (auto_tp), data parallelism, and both together"
+SUPPORTED = "tensor parallelism (auto_tp), data parallelism in replicas and shards (FSDP, HSDP), and both together"
 
 
 def refuse(feature: str, config_key: str):

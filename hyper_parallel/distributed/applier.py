@@ -22,6 +22,8 @@ from mindspore import Tensor
 from hyper_parallel.core.collectives import functional, transitions
 from hyper_parallel.core.collectives.groups import get_group
 from hyper_parallel.core.collectives.transitions import Transition
+from hyper_parallel.core.dtensor.placement_types import Replicate
+from hyper_parallel.core.shard.part_record import PartRecord, record_part
 from hyper_parallel.distributed import edges, local_compute, local_parameter, parallel_block_edges
 from hyper_parallel.distributed.binding import head_view
 from hyper_parallel.distributed.checks import check_mesh
@@ -140,6 +142,7 @@ def restore(cell):
     if state.plan.tp > 1:
         group = state.mesh.get_group(AXIS)
         for parameter, spec in _parameters(cell, state.plan):
+            record_part(parameter, None)
             local_parameter.uncut(parameter, spec, group)
     object.__delattr__(cell, _STATE)
     return cell
@@ -176,6 +179,7 @@ def _shard(cell, state: AppliedState, sense_is_split: bool, whole: List):
         values = local_parameter.cut(parameter, spec, rank)
         if values is not None:
             whole.append((parameter, values))
+        record_part(parameter, _part_record(spec, mesh))
     deepest_first = sorted(plan.boundaries.items(), key=lambda item: -item[0].count("."))
     for path, spec in deepest_first:
         module = modules[path]
@@ -188,6 +192,13 @@ def _shard(cell, state: AppliedState, sense_is_split: bool, whole: List):
         _install(module, path, spec, arguments[path], plan, group, rank, state)
     if sense_is_split:
         state.handles.append(edges.hook_exit(cell, Transition(transitions.TERMINAL_REPLICATED, group)))
+
+
+def _part_record(spec: ParameterSpec, mesh) -> PartRecord:
+    """How the parameter lies, for whoever shards it over a data axis afterwards."""
+    placement = spec.placement.get(AXIS, Replicate())
+    slice_map = None if spec.slice_map.is_even_chunks else spec.slice_map
+    return PartRecord(mesh[AXIS], (placement,), tuple(spec.shape), slice_map)
 
 
 def _draw_own_numbers(modules, path: str, spec: ModuleShardingSpec, mesh, state: AppliedState):

@@ -21,7 +21,6 @@ import pytest
 
 from hyper_parallel.core.collectives.counter import count_collectives
 from hyper_parallel.core.dtensor.dtensor import DTensor
-from hyper_parallel.integrations.mindformers.cpu_gradients import make_gradients_contiguous
 from hyper_parallel.integrations.mindformers.parallelize import parallelize
 from hyper_parallel.integrations.mindformers.switch import AutoTpSwitch
 from hyper_parallel.platform.mindspore.autograd_compat import enable_mindspore_backward_compat
@@ -51,12 +50,11 @@ def one_rank(size=2, **changes):
 
 def sharded(tp, dp, model=None, **options):
     """The model parallelised and drawn, as the trainer leaves it."""
-    sequence_parallel = options.pop("sequence_parallel", False)
+    sequence_parallel, shard = options.pop("sequence_parallel", False), options.pop("shard", 1)
     model = qwen3.build() if model is None else model
-    parallel, schedule, first, last = parallelize(model, AutoTpSwitch(tp, dp, sequence_parallel, options))
+    parallel, schedule, first, last = parallelize(model, AutoTpSwitch(tp, dp, sequence_parallel, options, shard=shard))
     assert parallel is model and schedule is None and first and last
     qwen3.materialise(parallel)
-    make_gradients_contiguous([parallel])
     return parallel
 
 
@@ -169,3 +167,54 @@ def test_two_replicas_of_two_ranks_average_over_the_data():
         for parameter in model.trainable_params():
             parameter.main_grad.to_local()
     assert len(record) == 0, "a gradient is reduced when it is first read, and never again"
+
+
+def fsdp_step(tp, shard, replicas=1, micro_batches=1, **options):
+    """A model after the backward of every rank's rows, its loss not averaged, and its reference."""
+    _, loss, gradients = one_rank(size=4)
+    model = sharded(tp, shard * replicas, shard=shard, **options)
+    whole, ranks = qwen3.batch(size=4), WORLD // tp
+    rows = 4 // ranks // micro_batches
+    for index in range(micro_batches):
+        start = RANK // tp * (4 // ranks) + index * rows
+        mine = {name: tensor[start:start + rows] for name, tensor in whole.items()}
+        forward_backward(model, WORLD * micro_batches, mine)
+    check_gradients(model, gradients)
+    return model
+
+
+@pytest.mark.skipif(WORLD != 2, reason="runs on 2 ranks")
+def test_fsdp_with_the_plan_of_one_tensor_parallel_rank():
+    fsdp_step(1, 2, micro_batches=2)
+
+
+@only_on_4
+@pytest.mark.parametrize("shard, replicas, micro_batches, sequence_parallel", [
+    (2, 1, 1, False), (2, 1, 2, True), (1, 2, 2, False)])
+def test_fsdp_inside_tensor_parallel(shard, replicas, micro_batches, sequence_parallel):
+    model = fsdp_step(2, shard, replicas, micro_batches, sequence_parallel=sequence_parallel)
+    head = model.model.output_layer._params["weight"]
+    assert head.shape == (64, 32) and head.local_shape == (32 // shard, 32)
+
+
+@only_on_4
+def test_fsdp_inside_an_uneven_vocabulary_and_a_tied_table():
+    for changes in ({"vocab_size": 67}, {"tie_word_embeddings": True}):
+        _, loss, gradients = one_rank(**changes)
+        model = sharded(2, 2, qwen3.build(**changes), shard=2)
+        assert forward_backward(model, WORLD, qwen3.batch()) == pytest.approx(loss, rel=1e-5)
+        check_gradients(model, gradients)
+        weights, _, _ = one_rank(**changes)
+        for path, parameter in model.parameters_and_names():
+            assert np.array_equal(parameter.full_tensor().asnumpy(), weights[path]), path
+
+
+@only_on_4
+def test_gradient_norm_of_mindformers_own_function_under_fsdp_and_tensor_parallel():
+    from mindformers.pynative.trainer.utils import _calculate_global_grad_norm
+    _, _, gradients = one_rank()
+    model = sharded(2, 2, shard=2)
+    forward_backward(model, WORLD, qwen3.batch())
+    norm, found = _calculate_global_grad_norm(model.trainable_params(), enable_parallel=True, max_norm=1e9)
+    expected = np.sqrt(sum((gradient.astype(np.float64) ** 2).sum() for gradient in gradients.values()))
+    assert norm.asnumpy().item() == pytest.approx(expected, rel=1e-5) and len(found) == len(gradients)

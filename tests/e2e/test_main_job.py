@@ -125,6 +125,25 @@ def test_two_replicas_of_two_ranks_follow_one_to_1e_4_with_float32_casts(one_pro
     check_follows(tmp_path, logs, record, one_process["float32"], 1e-4)
 
 
+@pytest.mark.slow
+def test_fifty_steps_of_shards_inside_tensor_parallel_follow_one_process_to_1e_4(tmp_path):
+    """The quickstart's model whole, on its text, at FSDP 2 x TP 2."""
+    whole = ["training.steps=50", "model.hidden_size=64", "model.intermediate_size=192", "model.seq_length=128",
+             "model.max_position_embeddings=128"]
+    one, record = tmp_path / "one.json", tmp_path / "fsdp2tp2.json"
+    script = "tests/e2e/train_float32.py"
+    code, logs = train(tmp_path, 1, "parallel_config.model_parallel=1", *whole, script=script, record=one)
+    assert code == 0, logs[0][-3000:]
+    code, logs = train(tmp_path, 4, "parallel_config.data_parallel=2", "parallelism.data_parallel_shard=2", *whole,
+                       script=script, record=record, reference=one, tolerance=1e-4)
+    assert code == 0, logs[0][-3000:]
+    found, expected = losses(record), losses(one)
+    assert len(found) == len(expected) == 50
+    assert max(abs(a - b) / abs(b) for a, b in zip(found, expected)) <= 1e-4
+    norms = [json.loads(path.read_text(encoding="utf-8"))["grad_norm"] for path in (record, one)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-3)
+
+
 def test_a_reference_that_differs_fails_the_run(one_process, tmp_path):
     """The comparison itself can fail: the record of other weights is no match."""
     changed = json.loads(one_process["shipped"].read_text(encoding="utf-8"))

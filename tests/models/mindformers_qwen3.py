@@ -44,11 +44,16 @@ def config(**changes):
 
 def build(**changes):
     """The model on the meta device, as MindFormers' trainer builds it."""
+    return build_from(config(**changes))
+
+
+def build_from(configuration):
+    """The model of a configuration, on the meta device."""
     from mindformers.pynative.config.config import TrainConfig
     from mindformers.pynative.trainer.trainer import _build_model, patch_pynative_modules
     patch_pynative_modules()
     with mindspore.DeviceCtx("meta"):
-        return _build_model(TrainConfig.from_dict(config(**changes)))
+        return _build_model(TrainConfig.from_dict(configuration))
 
 
 def materialise(model, seed=11):

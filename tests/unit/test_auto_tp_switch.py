@@ -92,3 +92,16 @@ def test_a_world_that_does_not_match_is_named_with_the_command_that_does(section
 def test_a_section_that_is_no_mapping():
     with pytest.raises(ValueError, match="holds 'auto_tp' instead of keys"):
         read_switch({"parallel_config": "auto_tp"}, 1)
+
+
+def test_the_shard_axis_and_its_words_come_from_mindformers_section():
+    assert read_switch(config(auto_tp=True, model_parallel=2), 8).shard == 1, "replicas, where nobody asks for shards"
+    assert read_switch(config({"data_parallel_shard": 2}, auto_tp=True, model_parallel=2), 8).shard == 2
+    switch = read_switch(config({"data_parallel_shard": -1, "reshard_after_forward_policy": "never", "cpu_offload": True},
+                                auto_tp=True, model_parallel=2), 8)
+    assert (switch.shard, switch.reshard_after_forward, switch.cpu_offload) == (4, False, True)
+    for words, message in (({"data_parallel_shard": 3}, "3 does not divide the 4 data-parallel ranks: valid are 1, 2, 4"),
+                           ({"data_parallel_shard": 0}, "is 0: write a number of ranks, or -1 for all"),
+                           ({"reshard_after_forward_policy": "maybe"}, "'maybe': valid are default, always, never")):
+        with pytest.raises(ValueError, match=message):
+            read_switch(config(words, auto_tp=True, model_parallel=2), 8)

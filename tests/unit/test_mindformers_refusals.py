@@ -33,7 +33,6 @@ def parsed(**sections):
     ("parallelism.pipeline_parallel", {"parallelism": {"pipeline_parallel": 2}}),
     ("parallelism.context_parallel", {"parallelism": {"context_parallel": 2}}),
     ("parallelism.expert_parallel", {"parallelism": {"expert_parallel": 2}}),
-    ("parallelism.cpu_offload", {"parallelism": {"cpu_offload": True}}),
     ("parallelism.enable_mc2", {"parallelism": {"enable_mc2": True}}),
     ("parallelism.enable_loss_parallel", {"parallelism": {"enable_loss_parallel": True}}),
     ("parallelism.dense_fsdp_shard_size", {"parallelism": {"dense_fsdp_shard_size": 2}}),
@@ -53,12 +52,18 @@ def test_each_feature_of_a_later_version_is_refused_by_its_key(key, sections):
     refuse_unsupported(config, world=1, auto_tp=False)
 
 
-def test_fsdp_over_replicas_is_refused_and_replicas_are_not():
-    with pytest.raises(ValueError, match="data_parallel_shard is -1 on 2 data-parallel ranks, which asks for FSDP"):
-        refuse_unsupported(parsed(parallelism={"data_parallel_shard": -1}), world=2, auto_tp=False)
-    refuse_unsupported(parsed(), world=2, auto_tp=True)
+def test_fsdp_offload_and_mindformers_own_plan_for_latent_attention_are_accepted():
+    for sections in ({"data_parallel_shard": -1}, {"data_parallel_shard": -1, "cpu_offload": True}):
+        refuse_unsupported(parsed(parallelism=sections), world=2, auto_tp=False)
+        refuse_unsupported(parsed(parallelism=sections), world=2, auto_tp=True)
+    latent = {"parallelism": {"tensor_parallel": 2, "enable_loss_parallel": True}, "model": {"kv_lora_rank": 16}}
+    refuse_unsupported(parsed(**latent), world=2, auto_tp=False)
 
 
-def test_mindformers_own_tensor_parallel_plan_is_refused_with_the_switch_that_works():
-    with pytest.raises(ValueError, match="set parallel_config.auto_tp: true"):
+def test_mindformers_own_plan_is_refused_where_it_fails_with_the_switch_that_works():
+    with pytest.raises(ValueError, match="latent attention only .DeepSeek.: set parallel_config.auto_tp: true"):
         refuse_unsupported(parsed(parallelism={"tensor_parallel": 2, "data_parallel_shard": 1}), world=2, auto_tp=False)
+    tied = {"parallelism": {"data_parallel_shard": -1}, "model": {"tie_word_embeddings": True}}
+    with pytest.raises(ValueError, match="data_parallel_shard 2 with model.tie_word_embeddings"):
+        refuse_unsupported(parsed(**tied), world=2, auto_tp=False)
+    refuse_unsupported(parsed(**tied), world=2, auto_tp=True)

@@ -30,6 +30,7 @@ from mindspore import ops
 from hyper_parallel.core.collectives.groups import axis_of
 
 ACTIVATION = "activation"
+PARAMETER = "parameter"
 PARAMETER_GRADIENT = "parameter_gradient"
 
 _BYTES = {"Bool": 1, "Int8": 1, "UInt8": 1, "Int16": 2, "UInt16": 2, "Float16": 2, "BFloat16": 2, "Int32": 4,
@@ -51,7 +52,7 @@ class Collective:
         size (int): the group's size.
         local_bytes (int): the smaller side: one rank's part of the tensor.
         full_bytes (int): the larger side: the parts of all ranks; equal to `local_bytes` for all-reduce and broadcast.
-        purpose (str): "activation", "parameter_gradient" or what the caller said.
+        purpose (str): "activation", "parameter", "parameter_gradient" or what the caller said.
         phase (str): "forward" or "backward".
         axis (str): the mesh axis by which the group was asked for; "" for a group made of ranks.
         where (str): path of the module whose edge or whose parameter it belongs to; "" where nobody said.

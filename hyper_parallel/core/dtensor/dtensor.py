@@ -292,6 +292,8 @@ class DTensor(Tensor):
     def requires_grad(self, value: bool):
         if isinstance(self._local, Parameter):
             self._local.requires_grad = value
+        if self.main_gradient is not None:
+            self.main_gradient.leaf.requires_grad = value
         if isinstance(self, Parameter):
             Parameter.requires_grad.fset(self, value)
 

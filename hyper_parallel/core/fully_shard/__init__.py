@@ -13,5 +13,8 @@
 # limitations under the License.
 """Data-parallel sharding: who holds which part of parameters, gradients and optimizer state."""
 from hyper_parallel.core.fully_shard.api import HSDPModule, MixedPrecisionPolicy, fully_shard
+from hyper_parallel.core.fully_shard.finite import gradients_are_finite
+from hyper_parallel.core.fully_shard.utils import CPUOffloadPolicy, OffloadPolicy
 
-__all__ = ["HSDPModule", "MixedPrecisionPolicy", "fully_shard"]
+__all__ = ["CPUOffloadPolicy", "HSDPModule", "MixedPrecisionPolicy", "OffloadPolicy", "fully_shard",
+           "gradients_are_finite"]

@@ -11,44 +11,49 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""The gradient that the optimizer reads: accumulated over micro-batches, reduced over the data axis once a step."""
+"""The gradient that the optimizer reads: accumulated over micro-batches, reduced over the data axes."""
 from typing import Optional
 
 import mindspore
-from mindspore import ops
-
-from hyper_parallel.core.collectives import functional
+from mindspore import Parameter
 
 
 class MainGradient:
-    """Float32 gradient of one parameter, reduced over the data-parallel ranks when it is first read.
+    """Float32 gradient of one parameter, complete when it is read.
 
-    Backward passes add to the local parameter's own `grad`. Reading moves what has gathered there into the reduced
-    buffer: one reduction a step, however many micro-batches, and never a number reduced twice.
+    What backward passes leave at the leaf goes through the unit: over the shard axis after every backward (or once, see
+    `HSDPModule.set_requires_gradient_sync`), over the other data axes when it is read. Nothing is reduced twice.
 
     Args:
-        local (Parameter): the leaf that the forward uses.
-        group (Group): the data-parallel ranks.
-        reduce_op: "sum" or "avg".
+        unit (Unit): the parameters that are reduced together.
+        leaf (Parameter): what the forward uses.
     """
 
-    def __init__(self, local, group, reduce_op: str = "avg"):
-        self._local = local
-        self._group = group
-        self.reduce_op = reduce_op
+    def __init__(self, unit, leaf: Parameter):
+        self.unit = unit
+        self.leaf = leaf
+        self._pending = None
         self._reduced = None
 
+    def add(self, part: mindspore.Tensor):
+        """A float32 summand, reduced over the shard axis but not over the others."""
+        self._pending = part if self._pending is None else self._pending + part
+
+    def take_pending(self) -> Optional[mindspore.Tensor]:
+        """What has been added and not been reduced over the other axes, which the caller does now."""
+        pending, self._pending = self._pending, None
+        return pending
+
+    def put(self, reduced: mindspore.Tensor):
+        """A complete summand."""
+        self._reduced = reduced if self._reduced is None else self._reduced + reduced
+
     def read(self) -> Optional[mindspore.Tensor]:
-        """The reduced local gradient in float32, or None before any backward. All ranks read in the same order."""
-        fresh = self._local._grad
-        if fresh is not None:
-            fresh = functional.all_reduce(ops.cast(fresh, mindspore.float32), self._group, self.reduce_op,
-                                          purpose="parameter_gradient")
-            self._reduced = fresh if self._reduced is None else self._reduced + fresh
-            self._local._grad = None
+        """The reduced gradient of this rank's part, or None before any backward. All ranks read in the same order."""
+        self.unit.finish_gradients()
         return self._reduced
 
     def clear(self):
         """Forget everything, for the next step."""
-        self._reduced = None
-        self._local._grad = None
+        self._pending = self._reduced = None
+        self.leaf._grad = None

@@ -14,6 +14,8 @@
 """Where a sharded module keeps what it does not use at the moment."""
 from dataclasses import dataclass
 
+from mindspore import Tensor, get_context
+
 
 @dataclass(frozen=True)
 class OffloadPolicy:
@@ -22,10 +24,21 @@ class OffloadPolicy:
 
 @dataclass(frozen=True)
 class CPUOffloadPolicy(OffloadPolicy):
-    """Parameters and gradients wait in host memory; refused in this version (`parallelism.cpu_offload`).
+    """Each rank's parts of parameters and main gradients are kept in host memory; what is gathered is on the device.
 
     Args:
         pin_memory: host memory is page-locked.
     """
 
     pin_memory: bool = True
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """The tensor in host memory; the tensor itself where it is there, or has no memory."""
+    return tensor if tensor.is_meta or tensor.device.startswith("CPU") else tensor.to("CPU")
+
+
+def to_device(tensor: Tensor) -> Tensor:
+    """The tensor on the device that computes."""
+    target = get_context("device_target")
+    return tensor if target == "CPU" or not tensor.device.startswith("CPU") else tensor.to(target)

@@ -17,7 +17,6 @@ from hyper_parallel.core.dtensor.dtensor import DTensor, distribute_tensor
 from hyper_parallel.core.dtensor.device_mesh import DeviceMesh
 from hyper_parallel.core.shard.sharding_plan import ShardingPlan
 
-
 def shard_module(module, device_mesh: DeviceMesh, sharding_plan: ShardingPlan):
     """Distribute the named parameters of a Cell in place, and return the Cell.
 
@@ -42,8 +41,19 @@ def shard_module(module, device_mesh: DeviceMesh, sharding_plan: ShardingPlan):
         parameter = cell._params[name]
         if parameter is not None and not isinstance(parameter, DTensor):
             stored = cell._params[name] = distribute_tensor(parameter, device_mesh, placements)
-            stored._gradient_is_summed = True
-            for axis, placement in enumerate(stored.placements):
-                if placement.is_replicate() and stored.requires_grad:
-                    sum_gradient_over(stored.to_local(), device_mesh.get_group(axis))
+            sum_replicated_gradient(stored)
     return module
+
+
+def sum_replicated_gradient(parameter):
+    """Add the summands of a DTensor parameter's gradient over every axis that replicates it; once, however often asked.
+
+    Args:
+        parameter: on which operators dispatch.
+    """
+    if parameter._gradient_is_summed or not parameter.requires_grad:
+        return
+    parameter._gradient_is_summed = True
+    for axis, placement in enumerate(parameter.placements):
+        if placement.is_replicate():
+            sum_gradient_over(parameter.to_local(), parameter.device_mesh.get_group(axis))

@@ -11,52 +11,15 @@
 # WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
 # See the License for the specific language governing permissions and
 # limitations under the License.
-"""A Parameter that is a DTensor to its owner and a plain local tensor to the forward."""
+"""`Cell.to_empty` and `Cell.to` for Cells whose parameters are DTensors."""
 import functools
 
-from mindspore import Parameter, nn
+from mindspore import nn
 
 from hyper_parallel.core.dtensor.dispatch import SkipDTensorDispatch
-from hyper_parallel.core.dtensor.dtensor import DTensor
 
 
-def store_as_dtensor(cell, name, mesh, placements, slice_map=None, known=None):
-    """Let `cell` hold its parameter `name`, already this rank's part, as a DTensor.
-
-    Optimizers, gradient norms and checkpoints walk the Cell's parameters and find the DTensor; the forward reads the
-    attribute and finds the plain local Parameter, a leaf of autograd, with no work per step.
-
-    Args:
-        cell (Cell): the owner.
-        name: attribute name of the parameter.
-        mesh: the mesh of the placements.
-        placements: one per axis.
-        slice_map: record of the parts where placements cannot say it.
-        known: the DTensor that another alias of the same parameter already has.
-
-    Returns:
-        The Parameter that is a DTensor.
-    """
-    _let_cells_move_local_parts()
-    local = cell._params[name]
-    stored = known if known is not None else Parameter(
-        DTensor(local, mesh, placements, slice_map), name=local.name, requires_grad=local.requires_grad)
-    # The edges of the module around it and the plan's sums leave the gradient as the parameter lies.
-    stored._gradient_is_summed = True
-    cell._params[name] = stored
-    cell.__dict__[name] = stored.to_local()
-    return stored
-
-
-def restore_plain(cell, name):
-    """The inverse of `store_as_dtensor`: the Cell holds its plain local parameter again."""
-    stored = cell._params[name]
-    cell.__dict__.pop(name, None)
-    cell._params[name] = stored.to_local()
-    return cell._params[name]
-
-
-def _let_cells_move_local_parts():
+def let_cells_move_local_parts():
     """`Cell.to_empty` and `Cell.to` compute each parameter's new data with an operator; for a stored DTensor that is
     new data for the local part."""
     if hasattr(nn.Cell._apply, "_hyper_parallel"):

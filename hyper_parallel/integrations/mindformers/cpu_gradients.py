@@ -17,7 +17,8 @@ from hyper_parallel.platform.cpu_kernels.gradients import fix_gradient
 
 
 def make_gradients_contiguous(models):
-    """Hook every trainable parameter of the models, at the leaf that the forward uses."""
+    """Hook every trainable parameter of the models; `fully_shard` has hooked those that it covers."""
     for model in models:
         for parameter in model.trainable_params():
-            fix_gradient(parameter.to_local() if isinstance(parameter, DTensor) else parameter)
+            if not isinstance(parameter, DTensor):
+                fix_gradient(parameter)

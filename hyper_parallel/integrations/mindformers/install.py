@@ -59,7 +59,7 @@ def _wrap_init_config(original, trainer):
         if _active is not None:
             parsed.parallelism.tensor_parallel = _active.tp
             # MindFormers' default, -1, would mean FSDP over the replicas
-            parsed.parallelism.data_parallel_shard = 1
+            parsed.parallelism.data_parallel_shard = _active.shard
         refuse_unsupported(parsed, world, _active is not None)
         return parsed
     return init_config

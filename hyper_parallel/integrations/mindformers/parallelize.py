@@ -14,15 +14,16 @@
 """Our plan in MindFormers' trainer: plan the meta model, apply, and store its parameters as MindFormers expects them."""
 from typing import List, Tuple
 
+from mindspore import nn
 from mindspore.mint.distributed import get_rank
 
-from hyper_parallel.core.dtensor.device_mesh import DeviceMesh, init_device_mesh
-from hyper_parallel.core.dtensor.placement_types import Placement, Replicate
+from hyper_parallel.core.dtensor.device_mesh import init_device_mesh
 from hyper_parallel.core.fully_shard.api import fully_shard
-from hyper_parallel.core.shard.storage import store_as_dtensor
+from hyper_parallel.core.fully_shard.utils import CPUOffloadPolicy
 from hyper_parallel.distributed.applier import apply
 from hyper_parallel.distributed.planner import plan as make_plan
 from hyper_parallel.distributed.recipe_spec import ShardingPlan
+from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.integrations.mindformers.switch import AutoTpSwitch
 
 # MindFormers' activations are [sequence, batch, hidden]
@@ -43,7 +44,7 @@ def parallelize(model, switch: AutoTpSwitch) -> Tuple:
     Raises:
         ValueError: the plan refuses the model, or MindFormers cannot handle what the plan needs.
     """
-    mesh = init_device_mesh("npu", (switch.dp, 1, switch.tp), mesh_dim_names=_AXES)
+    mesh = init_device_mesh("npu", (switch.dp // switch.shard, switch.shard, switch.tp), mesh_dim_names=_AXES)
     plan = make_plan(model, switch.tp, sequence_parallel=switch.sequence_parallel, sequence_dim=SEQUENCE_DIM,
                      **switch.options)
     _check_fits_mindformers(plan, switch)
@@ -52,8 +53,7 @@ def parallelize(model, switch: AutoTpSwitch) -> Tuple:
         if switch.report:
             plan.save(switch.report)
     apply(model, plan, mesh["tp"], sense_is_split=True)
-    _store_parameters(model, plan, mesh)
-    fully_shard(model, mesh=mesh["dp_replicate", "fsdp"])
+    shard_over_data(model, plan, mesh["dp_replicate", "fsdp"], switch)
     # the trainer's backward starts with 1 / (dp · tp), so summing over the replicas is the mean
     model.set_reduce_op_type("sum")
     return model, None, True, True
@@ -73,20 +73,35 @@ def _check_fits_mindformers(plan: ShardingPlan, switch: AutoTpSwitch):
             "cannot express: set checkpoint.enable_save: false, or a vocabulary that the tensor parallel size divides")
 
 
-def _store_parameters(model, plan: ShardingPlan, mesh: DeviceMesh):
-    """Every parameter becomes a DTensor on the joint mesh, which MindFormers' gradient norm, optimizer and checkpoint
-    read; aliases stay one object."""
-    stored = {}
-    for path, cell in model.cells_and_names():
-        for name, parameter in list(cell._params.items()):
-            if parameter is None:
-                continue
-            spec = plan.parameters.get(f"{path}.{name}" if path else name)
-            known = stored.get(id(parameter))
-            slice_map = None if spec is None or spec.slice_map.is_even_chunks else spec.slice_map
-            placements = _joint_placements(spec) if known is None else ()
-            stored[id(parameter)] = store_as_dtensor(cell, name, mesh, placements, slice_map, known)
+def shard_over_data(model, plan: ShardingPlan, mesh, switch: AutoTpSwitch):
+    """`fully_shard` on every block, on the embedding and the head where they have weights of their own, and on the
+    model.
+
+    Args:
+        model (Cell): the plan has been applied to it.
+        plan: tells which modules are the embedding and the head.
+        mesh: replicas × shards.
+        switch: when to free, and where parts are kept.
+    """
+    options = {"mesh": mesh, "reshard_after_forward": switch.reshard_after_forward,
+               "offload_policy": CPUOffloadPolicy() if switch.cpu_offload else None}
+    if switch.saves_checkpoints:
+        # MindFormers' checkpoints know equal parts only
+        options["replicate_params"] = [one for one in model.get_parameters()
+                                       if one.ndim and one.shape[0] % switch.shard]
+    if switch.shard > 1:
+        modules = dict(model.cells_and_names())
+        ends = [modules[path] for path, spec in plan.boundaries.items()
+                if spec.semantic_role in (templates.EMBEDDING, templates.LM_HEAD)]
+        tied = len({id(one) for end in ends for one in end.get_parameters()}) < len(ends)
+        for module in ([] if tied else ends) + _blocks(model):
+            fully_shard(module, **options)
+    fully_shard(model, **{**options, "reshard_after_forward": None})
 
 
-def _joint_placements(spec) -> List[Placement]:
-    return [Replicate(), Replicate(), spec.placement["tp"]]
+def _blocks(cell) -> List:
+    """The items of the outermost lists of Cells."""
+    found = []
+    for child in cell.cells():
+        found += list(child) if isinstance(child, (nn.CellList, nn.SequentialCell)) else _blocks(child)
+    return found

@@ -17,15 +17,17 @@ from typing import Any, Callable, List, Tuple
 from hyper_parallel.core.later_tiers import SUPPORTED
 
 # (configuration key, feature, whether this configuration asks for it)
+_WITH_AUTO_TP: List[Tuple[str, str, Callable[[Any], bool]]] = [
+    ("parallelism.enable_loss_parallel", "MindFormers' vocabulary-parallel loss together with parallel_config.auto_tp",
+     lambda c: c.parallelism.enable_loss_parallel),
+    ("parallelism.dense_fsdp_shard_size", "FSDP over part of the ranks together with parallel_config.auto_tp",
+     lambda c: c.parallelism.dense_fsdp_shard_size not in (None, 1)),
+]
 _ALWAYS: List[Tuple[str, str, Callable[[Any], bool]]] = [
     ("parallelism.pipeline_parallel", "pipeline parallelism", lambda c: c.parallelism.pipeline_parallel > 1),
     ("parallelism.context_parallel", "context parallelism", lambda c: c.parallelism.context_parallel > 1),
     ("parallelism.expert_parallel", "expert parallelism", lambda c: c.parallelism.expert_parallel > 1),
-    ("parallelism.cpu_offload", "CPU offload", lambda c: c.parallelism.cpu_offload),
     ("parallelism.enable_mc2", "MC2 (fused matmul and communication)", lambda c: c.parallelism.enable_mc2),
-    ("parallelism.enable_loss_parallel", "the vocabulary-parallel loss", lambda c: c.parallelism.enable_loss_parallel),
-    ("parallelism.dense_fsdp_shard_size", "FSDP over part of the ranks",
-     lambda c: c.parallelism.dense_fsdp_shard_size not in (None, 1)),
     ("swap.enable", "activation swapping", lambda c: c.swap.enable),
     ("recompute.mode", "activation recomputation", lambda c: c.recompute.mode != "None"),
     ("recompute_comm.enable", "recomputation of communication", lambda c: c.recompute_comm.enable),
@@ -51,16 +53,26 @@ def refuse_unsupported(config: Any, world: int, auto_tp: bool):
     """
     if world == 1:
         return
-    for key, feature, asks in _ALWAYS:
+    for key, feature, asks in _ALWAYS + (_WITH_AUTO_TP if auto_tp else []):
         if asks(config):
             raise ValueError(f"{key} asks for {feature}, which is not available in this version; supported: {SUPPORTED}. "
                              f"Take {key} out of the configuration")
+    if not auto_tp:
+        _refuse_own_plan(config, world)
+
+
+def _refuse_own_plan(config, world):
+    """What MindFormers' own plan cannot do, said before it fails in the middle of building the model."""
     parallelism = config.parallelism
-    if not auto_tp and parallelism.tensor_parallel > 1:
-        raise ValueError(f"parallelism.tensor_parallel is {parallelism.tensor_parallel} without auto_tp: MindFormers' own "
-                         "plan needs operator dispatch on distributed tensors, which is not available in this version; "
-                         "set parallel_config.auto_tp: true")
-    replicas = world // parallelism.tensor_parallel
-    if replicas > 1 and parallelism.data_parallel_shard != 1:
-        raise ValueError(f"parallelism.data_parallel_shard is {parallelism.data_parallel_shard} on {replicas} data-parallel "
-                         "ranks, which asks for FSDP: not available in this version; set it to 1 (replicas)")
+    tp = parallelism.tensor_parallel
+    latent = bool(getattr(config.model, "kv_lora_rank", None))
+    if tp > 1 and not latent:
+        raise ValueError(f"parallelism.tensor_parallel is {tp} without auto_tp, and MindFormers' own plan is for latent "
+                         "attention only (DeepSeek): set parallel_config.auto_tp: true")
+    tied = bool(getattr(config.model, "tie_word_embeddings", False))
+    ranks = world // tp
+    shard = parallelism.data_parallel_shard if parallelism.data_parallel_shard > 0 else ranks
+    if shard > 1 and tied:
+        raise ValueError(f"parallelism.data_parallel_shard {shard} with model.tie_word_embeddings: MindFormers gathers the "
+                         "table for the embedding only, and the head would see a part of it: set "
+                         "parallelism.data_parallel_shard: 1 (replicas), or parallel_config.auto_tp: true")

@@ -32,11 +32,14 @@ class AutoTpSwitch:
 
     Args:
         tp: ranks of the tensor-parallel axis.
-        dp: replicas.
+        dp: data-parallel ranks: replicas of `shard` ranks each.
         sequence_parallel: `use_seq_parallel`.
         options: keyword arguments for the planner.
         report: file for the plan as JSON, or None.
         saves_checkpoints: `checkpoint.enable_save`.
+        shard: ranks that share each parameter's rows, `parallelism.data_parallel_shard`; 1 where it is left out.
+        reshard_after_forward: `parallelism.reshard_after_forward_policy`, as `fully_shard` takes it.
+        cpu_offload: `parallelism.cpu_offload`.
     """
 
     tp: int
@@ -45,6 +48,9 @@ class AutoTpSwitch:
     options: Dict[str, Any] = field(default_factory=dict)
     report: Optional[str] = None
     saves_checkpoints: bool = False
+    shard: int = 1
+    reshard_after_forward: Optional[bool] = None
+    cpu_offload: bool = False
 
 
 def read_switch(config: Mapping[str, Any], world: int) -> Optional[AutoTpSwitch]:
@@ -93,7 +99,31 @@ def _with_options(section, config, tp, dp) -> AutoTpSwitch:
     PlanOptions(tp, sequence_parallel, **switches)
     read_user_words(options.get("rules"), options.get("overrides"))
     saves = (config.get("checkpoint") or {}).get("enable_save", True)
-    return AutoTpSwitch(tp, dp, sequence_parallel, options, words.get("report"), bool(saves))
+    parallelism = config.get("parallelism") or {}
+    return AutoTpSwitch(tp, dp, sequence_parallel, options, words.get("report"), bool(saves), _shard(parallelism, dp),
+                        _reshard(parallelism), bool(parallelism.get("cpu_offload", False)))
+
+
+def _shard(parallelism: Mapping, dp: int) -> int:
+    """MindFormers' own default, -1 for all data-parallel ranks, has to be written down: a switch that nobody touched
+    leaves replicas."""
+    shard = parallelism.get("data_parallel_shard", 1)
+    if isinstance(shard, bool) or not isinstance(shard, int) or shard == 0 or shard < -1:
+        raise ValueError(f"parallelism.data_parallel_shard is {shard!r}: write a number of ranks, or -1 for all")
+    shard = dp if shard == -1 else shard
+    if dp % shard:
+        valid = ", ".join(str(size) for size in range(1, dp + 1) if dp % size == 0)
+        raise ValueError(f"parallelism.data_parallel_shard {shard} does not divide the {dp} data-parallel ranks: valid are "
+                         f"{valid}, or -1 for all")
+    return shard
+
+
+def _reshard(parallelism: Mapping) -> Optional[bool]:
+    policy = parallelism.get("reshard_after_forward_policy", "default")
+    choices = {"default": None, "always": True, "never": False}
+    if policy not in choices:
+        raise ValueError(f"parallelism.reshard_after_forward_policy is {policy!r}: valid are {', '.join(choices)}")
+    return choices[policy]
 
 
 def _size(section: Mapping, key: str, default: int) -> int:
