@@ -32,7 +32,7 @@ from hyper_parallel.distributed.inventory import arguments_of
 from hyper_parallel.distributed.head_slice import HeadSlice
 from hyper_parallel.distributed.local_random import draw_own_numbers, draw_own_numbers_between
 from hyper_parallel.distributed.local_sizes import apply_local_sizes
-from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ShardingPlan
+from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ParameterSpec, ShardingPlan
 from hyper_parallel.distributed.repeats import paused_collection
 from hyper_parallel.distributed.sharded_norm import norm_over_cut_dim
 from hyper_parallel.distributed.state_space_local import localize_convolution
@@ -133,11 +133,15 @@ def restore(cell):
         The cell.
 
     Raises:
-        ValueError: no plan has been applied to it.
+        ValueError: no plan has been applied to it, or `hp.fully_shard` has been called on it since.
     """
     state = applied_state(cell)
     if state is None:
         raise ValueError(f"no plan has been applied to this {type(cell).__name__}: nothing to restore")
+    sharded = [path for path, one in cell.parameters_and_names() if getattr(one, "main_gradient", None) is not None]
+    if sharded:
+        raise ValueError(f"{sharded[0]!r} is sharded over the data axes by hp.fully_shard, which cannot be undone: read "
+                         "the whole model with parameter.full_tensor()")
     state.take_back()
     if state.plan.tp > 1:
         group = state.mesh.get_group(AXIS)

@@ -23,6 +23,7 @@ from hyper_parallel.core.dtensor.placement_types import Replicate
 from hyper_parallel.core.fully_shard.api import HSDPModule, MixedPrecisionPolicy
 from hyper_parallel.core.fully_shard.utils import OffloadPolicy
 from hyper_parallel.platform.mindspore.autograd_compat import enable_backward
+from tests.models.decoder import Decoder, DecoderConfig
 
 
 class Linear(nn.Cell):
@@ -159,3 +160,11 @@ def test_a_gradient_that_is_no_number_is_found(mesh):
     assert hp.gradients_are_finite(plain), "nothing is wrong before a backward"
     ops.sum(plain(Tensor(np.array([[1.0, np.nan, 3.0]], np.float32)))).backward()
     assert not hp.gradients_are_finite(plain)
+
+
+def test_a_plan_under_sharded_parameters_is_not_restored(mesh):
+    cell = Decoder(DecoderConfig())
+    hp.apply(cell, hp.plan(cell, tp=1), hp.init_device_mesh("npu", (1,), mesh_dim_names=("tp",)))
+    hp.fully_shard(cell, mesh=mesh)
+    with pytest.raises(ValueError, match="is sharded over the data axes by hp.fully_shard"):
+        hp.restore(cell)
