@@ -94,11 +94,13 @@ def make_all_gather(group, dim, kind="all_gather"):
     """The parts of all ranks, concatenated along `dim` in rank order."""
     reduce = _AllReduce(kind, group)
     gather_any = _PyNativeOnly(kind, group, functools.partial(_gather_any, group=group, dim=dim))
-    before, after = group.index, group.size - 1 - group.index
+    # Flags, because a concat in which x stands in another place on each rank is another graph on each rank, and graphs
+    # that differ can issue their collectives in different orders.
+    is_mine = tuple(ms.Tensor([member == group.index]) for member in range(group.size))
 
     def place(x):
         nothing = _neg(_zeros_like(x))
-        return reduce(ops.concat((nothing,) * before + (x,) + (nothing,) * after, dim))
+        return reduce(ops.concat(tuple(ops.select(ops.broadcast_to(mine, x.shape), x, nothing) for mine in is_mine), dim))
 
     def run(x):
         if x.dtype == ms.float32 or x.dtype == ms.float16:
