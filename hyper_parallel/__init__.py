@@ -30,13 +30,17 @@ from hyper_parallel.core.pipeline_parallel import PipelineStage  # noqa: E402
 from hyper_parallel.core.shard.shard_module import shard_module  # noqa: E402
 from hyper_parallel.distributed.applier import apply, restore  # noqa: E402
 from hyper_parallel.distributed.auto_tp import auto_tp  # noqa: E402
+from hyper_parallel.distributed.gradient_norm import clip_grad_norm_, grad_norm  # noqa: E402
 from hyper_parallel.distributed.planner import plan  # noqa: E402
 from hyper_parallel.distributed.recipe_spec import ShardingPlan  # noqa: E402
+from hyper_parallel.distributed.tensor_parallel.loss import VocabParallelCrossEntropy  # noqa: E402
+from hyper_parallel.distributed.validate import PlacementMismatchError  # noqa: E402
 from hyper_parallel.distributed.verify import verify  # noqa: E402
 from hyper_parallel.graph import to_mindspore_strategies  # noqa: E402
 from hyper_parallel.version import __version__  # noqa: E402
 
 __all__ = ["CPUOffloadPolicy", "DFunction", "DTensor", "DeviceMesh", "MixedPrecisionPolicy", "Partial",
-           "PipelineStage", "Replicate", "Shard", "ShardingPlan", "SkipDTensorDispatch", "__version__", "apply",
-           "auto_tp", "count_collectives", "distribute_tensor", "fully_shard", "gradients_are_finite",
+           "PipelineStage", "PlacementMismatchError", "Replicate", "Shard", "ShardingPlan", "SkipDTensorDispatch",
+           "VocabParallelCrossEntropy", "__version__", "apply", "auto_tp", "clip_grad_norm_", "count_collectives",
+           "distribute_tensor", "fully_shard", "grad_norm", "gradients_are_finite",
            "init_device_mesh", "plan", "restore", "shard_module", "to_mindspore_strategies", "verify", "visualize"]

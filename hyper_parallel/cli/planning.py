@@ -34,15 +34,21 @@ def add_planning_arguments(parser: argparse.ArgumentParser):
     parser.add_argument("--model", metavar="FOLDER|INVENTORY", help="a folder with config.json and *.safetensors, or "
                         "an inventory JSON; only names and shapes are read")
     parser.add_argument("--tp", default="1", metavar="N", help="size of the tensor-parallel axis (default %(default)s)")
+    parser.add_argument("--config", metavar="YAML", help="a file with parallel_config.auto_tp_config, or its contents: "
+                        "rules and overrides are taken from it")
+    add_switch_arguments(parser)
+
+
+def add_switch_arguments(parser: argparse.ArgumentParser):
+    """The switches of a plan."""
     parser.add_argument("--sequence-parallel", action="store_true", help="cut activations between regions")
+    parser.add_argument("--loss-parallel", action="store_true", help="keep the logits cut over the vocabulary")
     parser.add_argument("--no-kv-replication", dest="kv_replication", action="store_false",
                         help="refuse fewer kv heads than ranks")
     parser.add_argument("--no-vocab-padding", dest="vocab_padding", action="store_false",
                         help="refuse a vocabulary that tp does not divide")
     parser.add_argument("--unknown", choices=("error", "replicate"), default="error",
                         help="what to do with a parameter that nothing decides (default %(default)s)")
-    parser.add_argument("--config", metavar="YAML", help="a file with parallel_config.auto_tp_config, or its contents: "
-                        "rules and overrides are taken from it")
 
 
 def read_config(path: str) -> Dict[str, Any]:
@@ -70,8 +76,9 @@ def read_config(path: str) -> Dict[str, Any]:
 def planning_options(arguments: argparse.Namespace) -> Dict[str, Any]:
     """Keyword arguments of `plan`, the file's under the command line's."""
     options = read_config(arguments.config)
-    if arguments.sequence_parallel:
-        options["sequence_parallel"] = True
+    for name in ("sequence_parallel", "loss_parallel"):
+        if getattr(arguments, name):
+            options[name] = True
     for name in ("kv_replication", "vocab_padding"):
         if not getattr(arguments, name):
             options[name] = False

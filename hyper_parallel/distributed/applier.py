@@ -13,7 +13,7 @@
 # limitations under the License.
 """Apply a plan: the Cell runs on this rank's part of its weights, with collectives only at the boundaries' edges."""
 import hashlib
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Set
 
 import mindspore
 import numpy as np
@@ -39,6 +39,8 @@ from hyper_parallel.distributed.state_space_local import localize_convolution
 from hyper_parallel.distributed.support import check_supported
 from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.distributed.tensor_parallel.head_count import maybe_update_head_counts, restore_head_counts
+from hyper_parallel.distributed.tensor_parallel.loss import require_cut_logits
+from hyper_parallel.distributed.validate import Validator
 
 AXIS = "tp"
 _STATE = "_hp_applied"
@@ -57,6 +59,7 @@ class AppliedState:
         self.mesh = mesh
         self.handles: List = []
         self.undo: List[Callable[[], None]] = []
+        self.kept_whole: Set[str] = set()
 
     def take_back(self):
         """Remove the hooks and undo the rewrites; parameters are not touched."""
@@ -72,8 +75,8 @@ def applied_state(cell) -> Optional[AppliedState]:
     return getattr(cell, _STATE, None)
 
 
-def apply(cell, plan: ShardingPlan, mesh, *, sense_is_split: bool = False):
-    """Shard a Cell in place by its plan; production mode.
+def apply(cell, plan: ShardingPlan, mesh, *, sense_is_split: bool = False, validate: bool = False):
+    """Shard a Cell in place by its plan.
 
     Inside a boundary the model sees plain local tensors. Parameters keep their objects, names and paths, so that
     optimizers made afterwards, tied weights and checkpoints find what they look for. Axes of the mesh that the plan
@@ -85,6 +88,8 @@ def apply(cell, plan: ShardingPlan, mesh, *, sense_is_split: bool = False):
         mesh (DeviceMesh): has the plan's axes in the plan's sizes.
         sense_is_split: the host starts the backward with 1/tp of the gradient on every rank, as MindFormers' trainer
             does; the model's own output then multiplies it back.
+        validate: check the plan instead of training with it: parameters are DTensors, operators are dispatched, and a
+            forward raises `PlacementMismatchError` at the first boundary whose real layout is not the plan's.
 
     Returns:
         The cell.
@@ -113,8 +118,9 @@ def apply(cell, plan: ShardingPlan, mesh, *, sense_is_split: bool = False):
     try:
         with paused_collection():
             if plan.tp > 1:
-                _shard(cell, state, sense_is_split, whole)
-            _reduce_gradients(cell, state)
+                _shard(cell, state, sense_is_split, validate, whole)
+            if not validate:
+                _reduce_gradients(cell, state)
     except BaseException:
         state.take_back()
         for parameter, values in reversed(whole):
@@ -147,6 +153,8 @@ def restore(cell):
         group = state.mesh.get_group(AXIS)
         for parameter, spec in _parameters(cell, state.plan):
             record_part(parameter, None)
+            if spec.path in state.kept_whole:
+                continue
             local_parameter.uncut(parameter, spec, group)
     object.__delattr__(cell, _STATE)
     return cell
@@ -173,19 +181,20 @@ def _parameters(cell, plan: ShardingPlan):
         yield parameter, plan.parameters[path]
 
 
-def _shard(cell, state: AppliedState, sense_is_split: bool, whole: List):
+def _shard(cell, state: AppliedState, sense_is_split: bool, validate: bool, whole: List):
     """Cut the parameters, then install the boundaries; `whole` collects (parameter, its whole values)."""
     plan, mesh = state.plan, state.mesh
     group, rank = mesh.get_group(AXIS), mesh.get_local_rank(AXIS)
     modules = dict(cell.cells_and_names())
     arguments = {path: arguments_of(modules[path]) for path in plan.boundaries}
-    for parameter, spec in _parameters(cell, plan):
+
+    def cut(parameter, spec):
         values = local_parameter.cut(parameter, spec, rank)
         if values is not None:
             whole.append((parameter, values))
         record_part(parameter, _part_record(spec, mesh))
-    deepest_first = sorted(plan.boundaries.items(), key=lambda item: -item[0].count("."))
-    for path, spec in deepest_first:
+
+    def install(path, spec):
         module = modules[path]
         if spec._tp_local_attr_plan is not None:
             maybe_update_head_counts(module, head_view(spec, module), path, mesh, mesh.mesh_dim_names)
@@ -194,6 +203,17 @@ def _shard(cell, state: AppliedState, sense_is_split: bool, whole: List):
             state.undo.append(apply_local_sizes(module, path, spec.local_sizes, plan.tp))
         _draw_own_numbers(modules, path, spec, mesh, state)
         _install(module, path, spec, arguments[path], plan, group, rank, state)
+
+    if validate:
+        Validator(cell, state, cut, install, arguments).prepare()
+        return
+    for parameter, spec in _parameters(cell, plan):
+        cut(parameter, spec)
+    for path, spec in sorted(plan.boundaries.items(), key=lambda item: -item[0].count(".")):  # deepest first
+        install(path, spec)
+    logits_check = require_cut_logits(cell, plan)
+    if logits_check is not None:
+        state.handles.append(logits_check)
     if sense_is_split:
         state.handles.append(edges.hook_exit(cell, Transition(transitions.TERMINAL_REPLICATED, group)))
 

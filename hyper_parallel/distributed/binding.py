@@ -17,7 +17,7 @@ from typing import Dict
 
 from hyper_parallel.core.dtensor.placement_types import Shard
 from hyper_parallel.distributed.bound_regions import fit_regions
-from hyper_parallel.distributed.forward_reads import check_tables, local_head_sizes
+from hyper_parallel.distributed.forward_reads import check_own_loss, check_tables, local_head_sizes
 from hyper_parallel.distributed.head_slice import find_head_arguments
 from hyper_parallel.distributed.inventory import Inventory, ModuleRecord, take_inventory
 from hyper_parallel.distributed.local_sizes import find_local_sizes
@@ -80,6 +80,8 @@ def bind(plan: ShardingPlan, cell) -> ShardingPlan:
         bound_plan.boundaries[path].local_sizes = sizes or None
     check_tables(bound_plan, modules)
     check_flows(boundaries, flows_of(cell))
+    if options.loss_parallel:
+        check_own_loss(bound_plan, modules)
     return bound_plan
 
 

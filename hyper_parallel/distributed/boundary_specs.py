@@ -95,6 +95,8 @@ class BoundarySpecs:
             spec.local_compute_fn = "vocabulary_parallel_embedding"
         elif boundary.kind == templates.LM_HEAD:
             spec.out_size = next(member.shape[0] for member in members.values() if member.slice_map.cuts)
+            if self._options.loss_parallel:
+                spec.out_dst = dict(_LOCAL)
         self._name_special(boundary, spec)
         self._specs[boundary.path] = spec
         for path, member in members.items():
@@ -206,6 +208,8 @@ def expected_collectives(specs: Mapping[str, ModuleShardingSpec], options: PlanO
         if kind in kinds:
             template = templates.template_of(kind, options.sequence_parallel, options.sequence_dim)
             found[kind] = {"forward": dict(template.forward), "backward": dict(template.backward)}
+            if kind == templates.LM_HEAD and options.loss_parallel:
+                found[kind]["forward"] = {}
             if f"{kind}_entry" in kinds:
                 found[f"{kind}_entry"] = {"forward": {}, "backward": dict(template.backward)}
     return found

@@ -90,6 +90,17 @@ def check_edges(specs: Mapping[str, ModuleShardingSpec]):
                 break
 
 
+def check_head_is_cut(specs: Mapping[str, ModuleShardingSpec]):
+    """Loss parallel needs a head whose logits can stay cut.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not any(spec.semantic_role == templates.LM_HEAD for spec in specs.values()):
+        raise ValueError("loss_parallel keeps the logits cut over the vocabulary, but no head of this model is cut: set "
+                         "auto_tp_config.loss_parallel: false, or take the override away that keeps the head whole")
+
+
 def validate_model_compatibility(model: Any, *, tp_size: int, cp_size: int = 1, ep_size: int = 1,
                                  seq_len: Optional[int] = None):
     """Does the model's configuration divide by the sizes of a mesh?

@@ -40,6 +40,11 @@ _CONFIG_COUNTS = tuple(key.rpartition(".")[2] for field in ("heads", "kv_heads")
 _NOT_FORWARD = ("__init__", "__repr__", "extend_repr", "reset_parameters", "init_weights")
 
 
+def is_size_of_one_head(name: str) -> bool:
+    """True for attributes that stay what they are however many heads a rank has."""
+    return _NOT_COUNTS.fullmatch(name) is not None
+
+
 @lru_cache(maxsize=None)
 def attribute_chains(module_class: type) -> FrozenSet[Tuple[str, ...]]:
     """Attribute chains on `self` that a class reads in its forward: `self.wte.weight` is `("wte", "weight")`.
@@ -58,12 +63,8 @@ def attribute_chains(module_class: type) -> FrozenSet[Tuple[str, ...]]:
 
 def chains_of(method) -> Set[Tuple[str, ...]]:
     """Attribute chains on `self` in one method; empty where its source cannot be had."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
-    except (OSError, TypeError, SyntaxError):
-        return set()
     found = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(_tree_of(method)):
         chain, inner = [], node
         while isinstance(inner, ast.Attribute):
             chain.append(inner.attr)
@@ -112,7 +113,7 @@ def local_head_sizes(path: str, module, heads: Sequence[int], tp: int, local: Op
     for name in sorted(read):
         value, leaf = _value_of(module, name), name.rpartition(".")[2]
         is_config = _is_of_config(module, name)
-        if value not in whole or name in made_local or _NOT_COUNTS.fullmatch(leaf) or ("." in name and not is_config):
+        if value not in whole or name in made_local or is_size_of_one_head(leaf) or ("." in name and not is_config):
             continue
         is_other_count = leaf not in _CONFIG_COUNTS if is_config else counts_heads
         if value in (number, kv_number) and is_other_count:
@@ -187,6 +188,57 @@ def check_tables(plan: ShardingPlan, modules: Mapping):
                         "embedding's table, in its own forward, and the plan cuts it over the vocabulary: let a Cell of "
                         "its own do it (self.lm_head = nn.Dense(…); self.lm_head.weight = the table), or keep the table "
                         f"whole with auto_tp_config.overrides: [{{match: \"{path}.{name}\", replicate: true}}]")
+
+
+_LOSSES = ("cross_entropy", "softmax_cross_entropy", "nll_loss", "log_softmax", "CrossEntropyLoss", "NLLLoss",
+           "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits", "LogSoftmax")
+
+
+def check_own_loss(plan: ShardingPlan, modules: Mapping):
+    """Refuse loss parallel for a model that computes its loss in a forward around the head: it would see a part of the
+    logits.
+
+    Raises:
+        ValueError: names the module, what it calls, and two ways out.
+    """
+    for head, spec in plan.boundaries.items():
+        if spec.semantic_role != templates.LM_HEAD:
+            continue
+        for parent, _ in _ancestors(head):
+            found = sorted(_called_names(type(modules[parent])) & set(_LOSSES)) or sorted(
+                name for name, child in modules[parent].name_cells().items() if isinstance(child, nn.LossBase))
+            if found:
+                raise ValueError(
+                    f"loss_parallel: {type(modules[parent]).__name__} ({parent or 'the model'}) computes a loss in its own "
+                    f"forward ({found[0]}), where it would see this rank's part of the logits of {head!r}: let it return "
+                    "the logits, and compute the loss with hp.VocabParallelCrossEntropy(model); or set "
+                    "auto_tp_config.loss_parallel: false")
+
+
+@lru_cache(maxsize=None)
+def _called_names(module_class: type) -> FrozenSet[str]:
+    """The last names of everything that a class calls outside of `__init__`: `ops.cross_entropy(x)` calls
+    `cross_entropy`."""
+    names = set()
+    for owner in module_class.__mro__:
+        if owner in nn.Cell.__mro__:
+            continue
+        for name, method in vars(owner).items():
+            if name == "__init__" or not inspect.isfunction(method):
+                continue
+            for node in ast.walk(_tree_of(method)):
+                if isinstance(node, ast.Call):
+                    called = node.func
+                    names.add(called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", ""))
+    return frozenset(names)
+
+
+def _tree_of(method):
+    """Its syntax; an empty module where the source cannot be had."""
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(method)))
+    except (OSError, TypeError, SyntaxError):
+        return ast.parse("")
 
 
 def _ancestors(path: str):

@@ -224,9 +224,6 @@ class PlanOptions:
         for name in ("sequence_parallel", "loss_parallel", "kv_replication", "vocab_padding"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"auto_tp_config.{name} is {getattr(self, name)!r}: write true or false")
-        if self.loss_parallel:
-            raise ValueError("auto_tp_config.loss_parallel: the vocabulary-parallel loss is not available in this "
-                             "version; set it to false")
 
     def to_dict(self) -> Dict[str, Any]:
         """Plain data."""

@@ -17,7 +17,7 @@ from typing import Any, Optional, Sequence
 from hyper_parallel.distributed.boundaries import find_boundaries, split_blocks
 from hyper_parallel.distributed.boundary_specs import (
     BoundarySpecs, add_sequence_edges, expected_collectives, heads_by_module)
-from hyper_parallel.distributed.checks import check_coverage, check_edges, validate_model_compatibility
+from hyper_parallel.distributed.checks import check_coverage, check_edges, check_head_is_cut, validate_model_compatibility
 from hyper_parallel.distributed.inventory import Inventory, take_inventory
 from hyper_parallel.distributed.overrides import PlanOptions, read_user_words
 from hyper_parallel.distributed.parallel_blocks import FlowOf, find_parallel_blocks, share_edges
@@ -86,6 +86,8 @@ class ShardingPlanner:
         specs = expand_modules(repeats, specs)
         if final_norm is not None:
             add_sequence_edges(specs, blocks[0], final_norm, self._options)
+        if self._options.loss_parallel and self._options.tp > 1:
+            check_head_is_cut(specs)
         heads = {specs_path: (one.heads, one.kv_heads, one.head_dim)
                  for specs_path, one in expand_modules(repeats, heads_by_module(boundaries, filled)).items()}
         return ShardingPlan({AXIS: self._options.tp}, specs, parameters, heads, self._options.to_dict(),
@@ -148,7 +150,7 @@ def plan(model: Any, tp: int = 1, *, sequence_parallel: bool = False, loss_paral
         model: a Cell (the plan is then bound to it), a folder with `config.json` and `*.safetensors`, or an inventory.
         tp: size of the tensor-parallel axis.
         sequence_parallel: cut activations between regions along the sequence.
-        loss_parallel: keep the logits cut over the vocabulary; refused in this version.
+        loss_parallel: the model returns its logits cut over the vocabulary, for `VocabParallelCrossEntropy`.
         kv_replication: copy kv heads where there are fewer than ranks; False refuses.
         vocab_padding: pad a vocabulary that tp does not divide; False refuses.
         unknown: "error", or "replicate" to keep whole what nothing decides.

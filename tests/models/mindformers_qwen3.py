@@ -12,12 +12,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """MindFormers' own PyNative Qwen3, small, and its two hard-coded down-casts in float32 for exact comparisons."""
-import contextlib
-import types
-
 import mindspore
 import numpy as np
 from mindspore import Tensor
+
+from hyper_parallel.integrations.mindformers.exact_casts import float32_casts  # noqa: F401  pylint: disable=unused-import
 
 LAYERS, HIDDEN, HEADS, GROUPS, HEAD_SIZE, FFN, VOCABULARY, LENGTH = 2, 32, 8, 4, 8, 48, 64, 16
 
@@ -71,23 +70,3 @@ def batch(seed=3, size=2):
     """Tokens and the tokens that follow them, equal on all ranks."""
     tokens = np.random.default_rng(seed).integers(1, VOCABULARY, (size, LENGTH + 1)).astype(np.int32)
     return {"input_ids": Tensor(tokens[:, :-1].copy()), "labels": Tensor(tokens[:, 1:].copy())}
-
-
-@contextlib.contextmanager
-def float32_casts():
-    """MindFormers casts q/k/v to float16 and the head's input to bfloat16; inside, both names mean float32."""
-    from mindformers.pynative.base_models.gpt import gpt_model
-    from mindformers.pynative.transformers import attention
-
-    def with_float32(module):
-        names = {name: getattr(module, name) for name in dir(module) if not name.startswith("__")}
-        return types.SimpleNamespace(**{**names, "float16": mindspore.float32, "bfloat16": mindspore.float32})
-
-    kept = gpt_model.dtype, attention.mstype
-    gpt_model.dtype, attention.mstype = with_float32(gpt_model.dtype), with_float32(attention.mstype)
-    # FlashAttention is fed whatever is not one of these two as it is
-    attention.mstype.float16 = mindspore.float32
-    try:
-        yield
-    finally:
-        gpt_model.dtype, attention.mstype = kept

@@ -14,6 +14,7 @@
 """The YAML switch: what is accepted, and one clear error for each thing that is wrong."""
 import pytest
 
+from hyper_parallel.integrations.mindformers.graph_mode import read_graph_switch
 from hyper_parallel.integrations.mindformers.switch import AutoTpSwitch, read_switch
 
 
@@ -105,3 +106,9 @@ def test_the_shard_axis_and_its_words_come_from_mindformers_section():
                            ({"reshard_after_forward_policy": "maybe"}, "'maybe': valid are default, always, never")):
         with pytest.raises(ValueError, match=message):
             read_switch(config(words, auto_tp=True, model_parallel=2), 8)
+
+
+@pytest.mark.parametrize("read", [lambda section: read_switch({"parallel_config": section}, 2), read_graph_switch])
+def test_the_parallel_loss_is_refused_because_models_compute_their_own(read):
+    with pytest.raises(ValueError, match="auto_tp_config.loss_parallel: MindFormers' models compute their loss"):
+        read({"auto_tp": True, "model_parallel": 2, "auto_tp_config": {"loss_parallel": True}})

@@ -28,7 +28,7 @@ from hyper_parallel.distributed.inventory import take_inventory
 from hyper_parallel.distributed.overrides import PlanOptions, check_key, read_user_words
 from hyper_parallel.distributed.planner import plan as make_plan
 from hyper_parallel.graph.strategies import has_strategy, to_mindspore_strategies
-from hyper_parallel.integrations.mindformers.switch import _AUTO_TP_KEYS, SECTION
+from hyper_parallel.integrations.mindformers.switch import _AUTO_TP_KEYS, SECTION, refuse_loss_parallel
 
 SWITCH, WORDS = "auto_tp", "auto_tp_config"
 # Sizes of the section that mean other parallelisms; with any of them the plan's mesh would not be the job's.
@@ -81,6 +81,7 @@ def read_graph_switch(section: Mapping[str, Any]) -> Optional[GraphSwitch]:
     for key in words:
         check_key(key, _AUTO_TP_KEYS, f"{SECTION}.{WORDS}")
     options = {key: value for key, value in words.items() if key != "report"}
+    refuse_loss_parallel(options)
     sequence_parallel = bool(section.get("use_seq_parallel", False))
     PlanOptions(section.get("model_parallel", 1), sequence_parallel,
                 **{key: value for key, value in options.items() if key not in ("rules", "overrides")})

@@ -87,6 +87,17 @@ def read_switch(config: Mapping[str, Any], world: int) -> Optional[AutoTpSwitch]
     return _with_options(section, config, tp, dp)
 
 
+def refuse_loss_parallel(options: Mapping[str, Any]):
+    """MindFormers' models compute their loss themselves, and would do so from a part of the logits.
+
+    Raises:
+        ValueError: the options ask for it.
+    """
+    if options.get("loss_parallel"):
+        raise ValueError(f"{SECTION}.auto_tp_config.loss_parallel: MindFormers' models compute their loss themselves, "
+                         "from whole logits; set it to false")
+
+
 def _with_options(section, config, tp, dp) -> AutoTpSwitch:
     words = section.get("auto_tp_config") or {}
     for key in words:
@@ -95,6 +106,7 @@ def _with_options(section, config, tp, dp) -> AutoTpSwitch:
     if not isinstance(sequence_parallel, bool):
         raise ValueError(f"{SECTION}.use_seq_parallel is {sequence_parallel!r}: write true or false")
     options = {key: value for key, value in words.items() if key != "report"}
+    refuse_loss_parallel(options)
     switches = {key: value for key, value in options.items() if key not in ("rules", "overrides")}
     PlanOptions(tp, sequence_parallel, **switches)
     read_user_words(options.get("rules"), options.get("overrides"))

@@ -178,7 +178,7 @@ def test_layers_of_which_the_user_says_different_things_are_planned_apart():
 
 @pytest.mark.parametrize("options, said", [
     ({"tp": 0}, "positive integer"), ({"tp": True}, "positive integer"), ({"unknown": "guess"}, "error, replicate"),
-    ({"sequence_parallel": 1}, "write true or false"), ({"loss_parallel": True}, "loss_parallel")])
+    ({"sequence_parallel": 1}, "write true or false"), ({"loss_parallel": "yes"}, "write true or false")])
 def test_options_that_cannot_be_meant(options, said):
     with pytest.raises(ValueError, match=said):
         PlanOptions(**options)

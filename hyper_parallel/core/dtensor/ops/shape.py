@@ -91,7 +91,7 @@ def flatten(input, start_dim=0, end_dim=-1):
     return spec
 
 
-@rule("Transpose", "Permute", "TransposeView")
+@rule("Transpose", "DeprecatedTranspose", "Permute", "TransposeView")
 def permute(x, *order):
     """Dims in the order given."""
     labels = own_labels(x)
