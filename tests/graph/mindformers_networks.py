@@ -28,8 +28,8 @@ LENGTH = 16
 _FLOAT32 = {name: "float32" for name in ("params_dtype", "compute_dtype", "layernorm_compute_dtype",
                                          "softmax_compute_dtype", "rotary_dtype")}
 _SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-          "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 4, "max_position_embeddings": LENGTH, "seq_length": LENGTH,
-          "use_flash_attention": False, **_FLOAT32}
+          "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 4, "max_position_embeddings": LENGTH,
+          "seq_length": LENGTH, "use_flash_attention": False, **_FLOAT32}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "moe_grouped_gemm": True,
             "moe_router_topk_scaling_factor": 1.0}
 _ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1,

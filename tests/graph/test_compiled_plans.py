@@ -74,7 +74,7 @@ def test_all_families_in_both_modes(world, data):
 @pytest.mark.parametrize("world, data", [(2, 1), (4, 1), (8, 2)])
 def test_sequence_parallel_gathers_and_scatters_as_planned(world, data):
     check(world, [Case(BUILD, mode, {"shape": shape, "data": data, "sequence_parallel": True})
-                  for shape in ("llama", "qwen3") for mode in (SEMI_AUTO, PROPAGATION)])
+                  for shape in ("llama", "qwen3", "gpt2") for mode in (SEMI_AUTO, PROPAGATION)])
 
 
 @pytest.mark.slow

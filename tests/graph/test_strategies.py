@@ -18,11 +18,12 @@ from mindspore import Parameter, Tensor, nn, ops
 
 import hyper_parallel as hp
 from hyper_parallel.core.dtensor.slice_map import Section, SliceMap
-from hyper_parallel.distributed.recipe_spec import ParameterSpec, Shard, ShardingPlan
+from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ParameterSpec, Shard, ShardingPlan
 from hyper_parallel.graph import GraphStrategies
 from hyper_parallel.graph.refusals import refuse_inexpressible
 from hyper_parallel.graph.strategies import has_strategy
 from tests.graph import nets
+from tests.models.decoder import Decoder, DecoderConfig
 
 MESH = {"dp": 2, "tp": 4}
 
@@ -164,3 +165,70 @@ def test_what_no_layout_describes_is_refused_with_the_way_out(plan, words):
 
 def test_even_parts_are_not_refused():
     refuse_inexpressible(one_parameter(SliceMap.plain((12, 4), 0, 2)))
+
+
+def test_a_decoder_of_functions_is_followed_too():
+    """Views, slices and Python operators: only what its Cells hold has a strategy."""
+    cell = Decoder(DecoderConfig(num_attention_heads=8, num_key_value_heads=8, head_dim=4))
+    strategies = hp.to_mindspore_strategies(cell, hp.plan(cell, tp=4), MESH, inputs=[(2, 8)], set_on_cell=False)
+    assert strategies.operators["layers.1.self_attn.o_proj.matmul"].inputs == ((("dp",), ("tp",)), ((), ("tp",)))
+    assert not any("norm" in path for path in strategies.operators) and not strategies.derived
+
+
+class Branches(nn.Cell):
+    """Takes a keyword, gives two results, indexes, and holds an operator that no rule covers."""
+
+    def __init__(self):
+        super().__init__()
+        self.up_proj = nn.Dense(8, 16, has_bias=False)
+        self.product, self.split = ops.CumProd(), ops.Split(2, 2)
+
+    def construct(self, x, scale):
+        """Two results."""
+        assert x.dtype == scale.dtype
+        first, _ = self.split(x[:, None, ..., :])
+        return self.product(self.up_proj(x * scale), 1), first[0, ..., 2:]
+
+
+class Caller(nn.Cell):
+    """Calls it by keyword."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Branches()
+
+    def construct(self, x):
+        """The second result."""
+        return self.inner(x, scale=x)[1]
+
+
+def test_keywords_several_results_indices_and_operators_without_a_rule():
+    shape, cut = (16, 8), {"tp": Shard(1)}
+    plan = ShardingPlan(
+        {"tp": 2},
+        {"inner": ModuleShardingSpec(in_src={"scale": cut}, in_dst={"scale": cut}, out_src=cut, out_dst=cut)},
+        {"inner.up_proj.weight": ParameterSpec("inner.up_proj.weight", shape, "float32", "COLWISE", {"tp": Shard(0)},
+                                               SliceMap.plain(shape, 0, 2))}, options={"sequence_parallel": True})
+    cell = Caller()
+    strategies = hp.to_mindspore_strategies(cell, plan, {"dp": 2, "tp": 2}, set_on_cell=False,
+                                            inputs=[Tensor(np.ones((4, 2, 8), np.float32))])
+    assert "no propagation rule" in strategies.derived["inner.product"]
+    assert strategies.operators["inner.up_proj.matmul"].inputs[1] == (("tp",), ())
+
+
+def test_auto_parallel_lays_the_dataset_out_as_the_plan_does(monkeypatch):
+    class AutoParallel:
+        """Notes what it is given."""
+
+        def __init__(self, network, mode):
+            self.network, self.mode = network, mode
+
+        def dataset_strategy(self, layouts):
+            """Notes the layouts."""
+            self.layouts = [layout.to_dict()["tensor_map"] for layout in layouts]
+
+    import mindspore.parallel.auto_parallel as module
+    monkeypatch.setattr(module, "AutoParallel", AutoParallel)
+    cell, strategies = decided()
+    wrapped = strategies.auto_parallel(cell, "semi_auto")
+    assert (wrapped.network, wrapped.mode, wrapped.layouts) == (cell, "semi_auto", [(1, -1)])
