@@ -280,30 +280,28 @@ class Validator:
 
     def _is_same_everywhere(self, value: Tensor) -> bool:
         self._pause()
-        ranks = functional.all_gather(value.reshape((1,) + tuple(value.shape)), 0, self._group, purpose="validate").asnumpy()
+        ranks = functional.all_gather(value.reshape((1,) + tuple(value.shape)), 0, self._group).asnumpy()
         self._resume()
-        return bool(np.allclose(ranks, ranks[:1], rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(ranks[0]).max(initial=0)))))
+        largest = float(np.abs(ranks[0]).max(initial=0.0))
+        return bool(np.allclose(ranks, ranks[:1], rtol=1e-4, atol=1e-5 * max(1.0, largest)))
 
     def _as_dtensor(self, value) -> DTensor:
         return value if isinstance(value, DTensor) else DTensor.from_local(value, self._mesh, (Replicate(),))
 
     def _leave_model(self, cell, args, output):
         """What the model returns is plain again; logits under loss parallel are this rank's columns."""
-        def plain(value, expected):
-            if not isinstance(value, DTensor):
-                return value
-            self._require("", expected, value, "out_dst")
-            return value.to_local()
-
         self._close("")
         is_cut = cut_head(self._plan) is not None
-        if not isinstance(output, tuple):
-            return plain(output, Shard(output.ndim - 1) if is_cut else Replicate()) if isinstance(output, DTensor) else output
-        rest: List = [plain(value, Replicate()) for value in output[1:]]
-        first = output[0]
-        if isinstance(first, DTensor):
-            first = plain(first, Shard(first.ndim - 1) if is_cut else Replicate())
-        return (first, *rest)
+
+        def plain(value, at):
+            if not isinstance(value, DTensor):
+                return value
+            self._require("", Shard(value.ndim - 1) if is_cut and at == 0 else Replicate(), value, "out_dst")
+            return value.to_local()
+
+        if isinstance(output, tuple):
+            return tuple(plain(value, at) for at, value in enumerate(output))
+        return plain(output, 0)
 
 
 def _add_bias(cell, args, output):
@@ -328,7 +326,8 @@ def _is_dispatched(path: str, spec: ModuleShardingSpec, plan: ShardingPlan) -> b
         return spec.region_dispatch
     names = {other for name in spec.params or {} for other in (f"{path}.{name}" if path else name, name)}
     slice_maps = [one.slice_map for one in plan.parameters.values() if names & {one.path, *one.aliases}]
-    return spec.semantic_role in _DISPATCHED_KINDS and spec.local_compute_fn in _DISPATCHED and all(one.is_even_chunks for one in slice_maps)
+    return spec.semantic_role in _DISPATCHED_KINDS and spec.local_compute_fn in _DISPATCHED and \
+        all(one.is_even_chunks for one in slice_maps)
 
 
 def _is_below(path: str, root: str) -> bool:

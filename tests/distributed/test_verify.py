@@ -149,7 +149,8 @@ def test_a_head_count_that_stays_whole(attention):
         cell = fused_decoder()
         cell.attn = attention()
         for parameter in cell.attn.get_parameters():
-            parameter.set_data(mindspore.Tensor(np.random.default_rng(3).standard_normal(parameter.shape), mindspore.float32))
+            values = np.random.default_rng(3).standard_normal(parameter.shape).astype(np.float32)
+            parameter.set_data(mindspore.Tensor(values))
         return cell
 
     plan = right_plan()
