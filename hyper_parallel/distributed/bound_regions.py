@@ -140,8 +140,9 @@ class _Fitter:
         if _reduces(spec) and flow.why_not_linear:
             if len(flow.rows) != 1:
                 raise ValueError(
-                    f"{path!r} computes with the sum of {len(flow.rows)} row weights ({flow.why_not_linear}) before it "
-                    f"can be reduced: give each its own module, or keep it whole with auto_tp_config.overrides: "
+                    f"{path!r} goes on computing with its row weight's result ({flow.why_not_linear}), which has to be "
+                    "summed over the ranks first, and its source does not say plainly which module gives it: call the "
+                    "module in the forward itself, or keep it whole with auto_tp_config.overrides: "
                     f"[{{match: \"{path}.*\", replicate: true}}]")
             row = f"{path}.{flow.rows[0]}" if path else flow.rows[0]
             self.boundaries.setdefault(row, ModuleShardingSpec(
@@ -154,11 +155,13 @@ class _Fitter:
 
     def _enter_at_columns(self, path: str, spec: ModuleShardingSpec, flow: Flow):
         """The region's input also goes past its weights: its gradient is whole there, so the edge is at the weights."""
-        if self._is_on_sequence or spec.semantic_role == templates.LATENT_ATTENTION:
+        columns = {module[len(path) + 1 if path else 0:] for module, kind in self._kinds.items()
+                   if kind == COLUMN and (module.startswith(f"{path}.") or not path)}
+        if self._is_on_sequence or spec.semantic_role == templates.LATENT_ATTENTION or set(flow.columns) != columns:
             raise ValueError(
                 f"{path!r} ({type(self._modules[path]).__name__}) uses its own input beside its weights (a residual "
-                "inside of it), which this version plans for plain attention and feed-forward layers without sequence "
-                "parallelism: add the residual around the module, or set use_seq_parallel: false, or keep it whole with "
+                "inside of it), which this version plans for plain attention and feed-forward layers that call their "
+                "linears themselves, without sequence parallelism: add the residual around the module, or set use_seq_parallel: false, or keep it whole with "
                 f"auto_tp_config.overrides: [{{match: \"{path}.*\", replicate: true}}]")
         first = next(iter(spec.in_dst))
         source, target = spec.in_src[first], spec.in_dst[first]

@@ -74,7 +74,7 @@ class BoundarySpecs:
             self._sharded_norm(path)
         for path, spec in self._specs.items():
             attrs = self._overrides.tp_divide_attrs(path)
-            if attrs:
+            if attrs is not None:
                 spec.tp_divide_attrs = attrs
         return self._specs
 

@@ -319,7 +319,7 @@ class Frame:
         self._reader.sizes(subject, tags_of(tuple(given)), node.lineno, is_shaped=name in _SHAPED)
         tags = solid(tags_of(tuple(given)) | tags_of(base))
         if any(isinstance(one, Cells) and self._reader.holds_cut_weights(one) for one in given):
-            tags |= {PARTIAL}  # a function that calls them, of which no more is known
+            return frozenset((PARTIAL,))  # a function that calls them, of which no more is known
         if "dropout" in name.lower() and not self._is_switched_off(node):
             self._reader.drops(tags, node.lineno)
         if PARTIAL in tags and not any(word in name.lower() for word in _LINEAR):

@@ -34,14 +34,14 @@ class Override:
         replicate: keep them whole on every rank.
         fused_layout: arrangement of a fused weight's rows.
         placement: where the parameter lies, for example `shard(0)`.
-        tp_divide_attrs: int attributes of the module that the tp size divides.
+        tp_divide_attrs: int attributes of the module that the tp size divides; empty says that no further one is.
     """
 
     match: str
     replicate: bool = False
     fused_layout: Optional[str] = None
     placement: Optional[str] = None
-    tp_divide_attrs: Tuple[str, ...] = ()
+    tp_divide_attrs: Optional[Tuple[str, ...]] = None
 
 
 class Overrides:
@@ -83,9 +83,10 @@ class Overrides:
         """(the override, the placement) that the user gave for a parameter, or None."""
         return self._first(path, lambda entry: entry.placement and (entry.match, parse_placement(entry.placement)))
 
-    def tp_divide_attrs(self, module: str) -> Tuple[str, ...]:
-        """Attributes of a module that the user wants divided."""
-        return self._first(module, lambda entry: entry.tp_divide_attrs) or ()
+    def tp_divide_attrs(self, module: str) -> Optional[Tuple[str, ...]]:
+        """Attributes of a module that the user wants divided; None where he says nothing."""
+        said = self._first(module, lambda entry: None if entry.tp_divide_attrs is None else (entry.tp_divide_attrs,))
+        return None if said is None else said[0]
 
     def _first(self, path, value):
         owner = path.rpartition(".")[0]
@@ -118,7 +119,7 @@ class Overrides:
             inside = next((path for path in paths if any(
                 fnmatch.fnmatchcase(module, entry.match) for module in _modules_around(path))), None)
             hint = f"it matches a module, not the parameters in it: write {entry.match + '.*'!r}" if inside and \
-                not entry.tp_divide_attrs else f"nearest: {', '.join(nearest(entry.match, paths))}"
+                entry.tp_divide_attrs is None else f"nearest: {', '.join(nearest(entry.match, paths))}"
             raise ValueError(f"auto_tp_config.overrides: {entry.match!r} decides no parameter; {hint}")
 
 
@@ -130,7 +131,7 @@ _WHY_UNUSED = {
 
 
 def _word_of(entry: Override) -> str:
-    return next((key for key in ("fused_layout", "tp_divide_attrs") if getattr(entry, key)), "")
+    return next((key for key in ("fused_layout", "tp_divide_attrs") if getattr(entry, key) is not None), "")
 
 
 def _modules_around(path: str) -> Tuple[str, ...]:
@@ -157,11 +158,11 @@ def _read_override(entry) -> Override:
     for key in entry:
         check_key(key, _OVERRIDE_KEYS, "auto_tp_config.overrides")
     said = dict(entry)
-    attrs = said.get("tp_divide_attrs", ())
-    if isinstance(attrs, str) or not isinstance(attrs, Sequence):
+    attrs = said.get("tp_divide_attrs")
+    if isinstance(attrs, str) or not (attrs is None or isinstance(attrs, Sequence)):
         raise ValueError(f"auto_tp_config.overrides: tp_divide_attrs of {said['match']!r} is {attrs!r}: write a list "
                          "of attribute names")
-    said["tp_divide_attrs"] = tuple(attrs)
+    said["tp_divide_attrs"] = None if attrs is None else tuple(attrs)
     override = Override(**said)
     if not isinstance(override.replicate, bool):
         raise ValueError(f"auto_tp_config.overrides: replicate of {override.match!r} is {override.replicate!r}: "
@@ -176,7 +177,8 @@ def _read_override(entry) -> Override:
                              "parameter is cut or whole, never partial")
         if not placement.is_shard():
             override = replace(override, placement=None, replicate=True)
-    if not (override.replicate or override.fused_layout or override.placement or override.tp_divide_attrs):
+    if not (override.replicate or override.fused_layout or override.placement or
+            override.tp_divide_attrs is not None):
         raise ValueError(f"auto_tp_config.overrides: {override.match!r} says nothing: give replicate, fused_layout, "
                          "placement or tp_divide_attrs")
     return override
