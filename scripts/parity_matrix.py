@@ -47,7 +47,8 @@ those that PyTorch computed for the same weights. "20 losses" and "worst weight"
 with momentum, which bring the loss to a few percent of where it starts. "collectives" are those of one forward and one
 backward of the activations, counted, and equal to what the plan states; compiled graphs are not counted.
 
-{count} cases, float32, {made}. Made by `{command}`.
+{count} cases measured, float32, {made}. Made by
+`{command}`; a case that is not in the table has not been measured.
 
 {table}
 """

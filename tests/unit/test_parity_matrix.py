@@ -41,7 +41,7 @@ def test_a_refusal_and_a_graph_that_nothing_is_counted_in_have_their_rows():
     assert rows[3].startswith("| llama | 2 | graph | off | ") and rows[3].endswith(" | - |")
     assert rows[4].startswith("| t5 | 2 | any | on | refused: cross_attention | ")
     page = parity_matrix.page_of([refused, record()], "python scripts/parity_matrix.py")
-    assert "\n1 cases, float32, " in page and "`python scripts/parity_matrix.py`" in page
+    assert "\n1 cases measured, float32, " in page and "`python scripts/parity_matrix.py`" in page
 
 
 def test_a_model_that_is_no_longer_refused_loses_that_row_and_one_that_is_loses_its_figures():
