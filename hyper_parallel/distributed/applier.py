@@ -125,6 +125,8 @@ def apply(cell, plan: ShardingPlan, mesh, *, sense_is_split: bool = False, valid
         state.take_back()
         for parameter, values in reversed(whole):
             local_parameter.put_back(parameter, values)
+        for parameter, _ in _parameters(cell, plan):
+            record_part(parameter, None)
         raise
     object.__setattr__(cell, _STATE, state)
     return cell

@@ -161,8 +161,8 @@ class _Fitter:
             raise ValueError(
                 f"{path!r} ({type(self._modules[path]).__name__}) uses its own input beside its weights (a residual "
                 "inside of it), which this version plans for plain attention and feed-forward layers that call their "
-                "linears themselves, without sequence parallelism: add the residual around the module, or set use_seq_parallel: false, or keep it whole with "
-                f"auto_tp_config.overrides: [{{match: \"{path}.*\", replicate: true}}]")
+                "linears themselves, without sequence parallelism: add the residual around the module, or set "
+                f"use_seq_parallel: false, or keep it whole with auto_tp_config.overrides: [{{match: \"{path}.*\", replicate: true}}]")
         first = next(iter(spec.in_dst))
         source, target = spec.in_src[first], spec.in_dst[first]
         for at, name in enumerate(flow.columns):

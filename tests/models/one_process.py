@@ -29,6 +29,10 @@ class MeshOfOneProcess:
         self.mesh_shape, self._rank = (ranks,), rank
         self._group = Group("one_process", tuple(range(ranks)), rank)
 
+    def __getitem__(self, axis):
+        """The mesh of one axis: there is no other."""
+        return self
+
     def size(self, axis=None):
         """One as a whole, so that ranks do not compare their plans."""
         return 1 if axis is None else self.mesh_shape[0]
