@@ -14,13 +14,12 @@
 """`hyper-parallel plan`: plan a folder or an inventory, in one process and without a device."""
 import argparse
 import sys
-from pathlib import Path
 from typing import Any, Dict
 
 from rich.console import Console
 
 from hyper_parallel.cli.planning import (
-    UsageError, add_planning_arguments, planning_options, size_of_axis, write_json)
+    UsageError, add_planning_arguments, planning_options, size_of_axis, write_json, write_text)
 from hyper_parallel.distributed.estimate import parse_bytes, recommend
 from hyper_parallel.distributed.explain import print_report
 from hyper_parallel.distributed.html_report import html_report
@@ -29,6 +28,7 @@ from hyper_parallel.distributed.overrides import read_user_words
 from hyper_parallel.distributed.plan_diff import diff_plans
 from hyper_parallel.distributed.planner import plan
 from hyper_parallel.distributed.recipe_spec import SCHEMA_VERSION, ShardingPlan
+from hyper_parallel.distributed.repeats import paused_collection
 from hyper_parallel.distributed.report import make_report
 from hyper_parallel.distributed.tensor_parallel.evidence import EvidenceClassifier
 
@@ -73,13 +73,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json(made.to_dict(), arguments.json)
     if arguments.html:
-        path = Path(arguments.html)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(html_report(made), encoding="utf-8")
+        write_text(html_report(made), arguments.html)
     if arguments.diff:
         print("\n".join(diff_plans(ShardingPlan.load(arguments.diff), made)))
     elif arguments.json != "-":
-        print_report(make_report(made), Console(width=None if sys.stdout.isatty() else _WIDTH))
+        with paused_collection():
+            print_report(make_report(made), Console(width=None if sys.stdout.isatty() else _WIDTH))
     return 0
 
 

@@ -104,6 +104,19 @@ def write_json(data: Any, file: str):
     if file == "-":
         print(text)
         return
+    write_text(text + "\n", file)
+
+
+def write_text(text: str, file: str):
+    """To a file whose folder may not exist yet.
+
+    Raises:
+        OSError: it cannot be written; the message names the file and the reason.
+    """
     path = Path(file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n", encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OSError(f"cannot write {file!r}: {error.strerror or error}; give a file in a folder that can be "
+                      "written") from error

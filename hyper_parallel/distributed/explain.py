@@ -41,9 +41,8 @@ def explain(plan: ShardingPlan, path: Optional[str] = None) -> str:
     if path is None:
         console = Console(width=_WIDTH, record=True, file=_Nowhere(), color_system=None)
         with paused_collection():
-            report = make_report(plan)
-        print_report(report, console)
-        return console.export_text()
+            print_report(make_report(plan), console)
+            return console.export_text()
     if path not in plan.parameters:
         raise ValueError(f"the plan has no parameter {path!r}; nearest: {', '.join(nearest(path, plan.parameters))}")
     return _one(plan, plan.parameters[path])

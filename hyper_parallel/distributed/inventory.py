@@ -16,9 +16,10 @@ import functools
 import inspect
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from hyper_parallel.distributed.model_facts import ModelFacts
 from hyper_parallel.distributed.tensor_parallel import words

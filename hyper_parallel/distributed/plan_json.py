@@ -15,7 +15,7 @@
 import hashlib
 import json
 from dataclasses import fields
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from hyper_parallel.core.dtensor.placement_types import NamedPlacement, format_placement, parse_placement
 from hyper_parallel.core.dtensor.slice_map import SliceMap
@@ -75,28 +75,30 @@ def _spec_from_dict(data: Mapping[str, Any]) -> ModuleShardingSpec:
 
 
 def plan_digest(plan: ShardingPlan) -> str:
-    """A hash of everything in the plan. Equal layers share their contents, which are written out once."""
+    """A hash of everything in the plan. Contents are written out once and numbered, since equal layers share them."""
     digest = hashlib.sha256()
     head = {"schema": SCHEMA_VERSION, "mesh_axes": plan.mesh_axes, "options": plan.options, "bound": plan.bound,
             "sequence_dim": plan.sequence_dim, "notes": plan.notes, "expected": plan.expected, "heads": plan.heads}
     digest.update(json.dumps(head, sort_keys=True).encode())
-    known: Dict[Any, str] = {}
+    numbers: Dict[str, int] = {}
+    known: Dict[Tuple[int, int], Tuple[tuple, int]] = {}
     lines = []
     for path, spec in plan.parameters.items():
-        key = tuple(map(id, spec[1:]))  # objects of the plan, which outlives this loop
-        text = known.get(key)
-        if text is None:
-            content = [spec.shape, spec.dtype, spec.role, _words(spec.placement), spec.slice_map.to_dict(),
-                       *spec[6:]]
-            text = known[key] = json.dumps(content, sort_keys=True)
-        lines.append(f"{path} {text}")
-    written: Dict[int, str] = {}
+        key, content = (id(spec.slice_map), id(spec.reasons)), spec[1:]  # the plan's objects outlive this loop
+        found = known.get(key)
+        if found is None or found[0] != content:
+            text = json.dumps([spec.shape, spec.dtype, spec.role, _words(spec.placement), spec.slice_map.to_dict(),
+                               *spec[6:]], sort_keys=True)
+            found = known[key] = content, numbers.setdefault(text, len(numbers))
+        lines.append(f"{path} {found[1]}")
+    written: Dict[int, int] = {}
     for path, spec in plan.boundaries.items():
-        text = written.get(id(spec))
-        if text is None:
-            text = written[id(spec)] = json.dumps(_spec_to_dict(spec), sort_keys=True)
-        lines.append(f"{path} {text}")
-    digest.update("\n".join(lines).encode())
+        number = written.get(id(spec))
+        if number is None:
+            number = written[id(spec)] = numbers.setdefault(json.dumps(_spec_to_dict(spec), sort_keys=True),
+                                                            len(numbers))
+        lines.append(f"{path} {number}")
+    digest.update("\n".join([*numbers, *lines]).encode())
     return digest.hexdigest()
 
 

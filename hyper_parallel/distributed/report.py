@@ -118,23 +118,20 @@ def make_report(plan: ShardingPlan) -> Report:
 def _rows(plan: ShardingPlan) -> List[Row]:
     """Parameters of the same folded name that lie alike are one row."""
     rows: Dict[tuple, Row] = {}
-    folded: Dict[Tuple[str, str], str] = {}
-    opened, layer, container, number = "\0", "", "", -1
+    known: Dict[tuple, Row] = {}
+    opened, layer, length, container, number = "\0", "", 0, "", -1
     for path, spec in plan.parameters.items():
         if not path.startswith(opened):
             layer = layer_of(path)
-            opened = f"{layer}." if layer else "\0"
+            opened, length = (f"{layer}.", len(layer)) if layer else ("\0", 0)
             container, _, last = layer.rpartition(".")
             number = int(last) if layer else -1
-        relative = path[len(layer):] if layer else path
-        name = folded.get((container, relative)) if layer else path
-        if name is None:
-            middle = f"{container}.*" if container else "*"
-            name = folded[(container, relative)] = middle + fold_layers(relative)
-        key = (name, id(spec.slice_map), spec.role, spec.frozen)  # equal slice maps are one object
-        row = rows.get(key)
+        # equal slice maps are one object
+        key = (container, path[length:], id(spec.slice_map), spec.role, spec.frozen)
+        row = known.get(key)
         if row is None:
-            row = rows[key] = Row(name, spec)
+            name = (f"{container}.*" if container else "*") + fold_layers(path[length:]) if layer else path
+            row = known[key] = rows.setdefault((name,) + key[2:], Row(name, spec))
         row.count += 1
         if layer:
             row.layers.append(number)

@@ -13,6 +13,7 @@
 # limitations under the License.
 """The report, its JSON and HTML, the difference of two plans, the estimate, and the command line."""
 import json
+import re
 import struct
 
 import pytest
@@ -273,3 +274,20 @@ def test_a_file_that_is_no_inventory_is_named(tmp_path, text, words):
     (tmp_path / "model.safetensors.index.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ValueError, match="has no 'weight_map'"):
         take_inventory(tmp_path)
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+@pytest.mark.parametrize("name, reason", [("", "Is a directory"), ("llama.json/plan", "Not a directory|File exists")])
+def test_a_file_that_cannot_be_written_is_named_with_the_reason(llama_file, tmp_path, capsys, option, name, reason):
+    code, _, err = run(capsys, "plan", "--model", llama_file, "--tp", "2", option, str(tmp_path / name))
+    assert code == REFUSED and "Errno" not in err
+    assert re.search(f"failed: cannot write .*: ({reason}); give a file in a folder", err)
+
+
+def test_the_hash_tells_contents_apart_that_share_rows_and_reasons():
+    made = plan(inventories.folders()["llama"], tp=2)
+    again = ShardingPlan.from_dict(json.loads(json.dumps(made.to_dict())))
+    assert again.hash == made.hash
+    path = "model.layers.0.self_attn.q_proj.weight"
+    again.parameters[path] = again.parameters[path]._replace(grad_sum_axes=("tp",))
+    assert again.hash != made.hash
