@@ -54,7 +54,8 @@ class Model(nn.Cell):
         generator = np.random.default_rng(seed)
 
         def draw(*shape):
-            return generator.normal(size=shape).astype(np.float32)
+            # small enough that three steps do not drive rounding apart
+            return (0.3 * generator.normal(size=shape)).astype(np.float32)
 
         self.table = Parameter(Tensor(draw(10, FEATURES)), name="table")
         self.blocks = nn.CellList([Block(draw) for _ in range(LAYERS)])
@@ -263,7 +264,8 @@ def test_replicas_of_shards():
             (model(mine(batch())) / 2).backward()
         check(model, gradients)
     assert record.count("reduce_scatter", axis="fsdp") == 2 * (LAYERS + 1)
-    assert record.count("all_reduce", axis="dp_replicate") == LAYERS + 1, "over the replicas once, when it is read"
+    # over the replicas once, when it is read: what is cut in each unit, and what a block keeps whole
+    assert record.count("all_reduce", axis="dp_replicate") == (LAYERS + 1) + LAYERS
 
 
 class Half(nn.Cell):

@@ -36,7 +36,10 @@ def install():
     fail in the middle of a run are refused at start.
     """
     from mindformers.pynative.trainer import trainer
+    from mindspore.ops import communication
 
+    # MindFormers' vocabulary-parallel loss takes the result that is returned, not the tensor that it has passed
+    communication.set_comm_ops_inplace(False)
     if hasattr(trainer.Trainer._init_config, "_hyper_parallel"):
         return
     trainer.Trainer._init_config = staticmethod(_marked(_wrap_init_config(trainer.Trainer._init_config, trainer)))
