@@ -131,9 +131,10 @@ def test_counted_bytes_and_collectives_are_the_estimated_ones():
     assert (len(gathers), len(scatters)) == (expected.all_gathers, expected.reduce_scatters) == (2 * 2 + 1, 2 + 1)
     assert sum(item.wire_bytes for item in gathers) == pytest.approx(expected.gather_bytes, rel=0.01)
     assert sum(item.wire_bytes for item in scatters) == pytest.approx(expected.reduce_bytes, rel=0.01)
-    # the estimate is the first rank's, whose parts are the longest
-    first = model._hp_unit.shard_group.index == 0
-    assert (held, gradients) == (expected.parameters, expected.gradients) if first else held < expected.parameters
+    # the estimate is the first rank's: the last one's part of 33 rows is shorter
+    if model._hp_unit.shard_group.index == 0:
+        assert (held, gradients) == (expected.parameters, expected.gradients)
+    assert (held, gradients) <= (expected.parameters, expected.gradients)
     rest, block = (sum(one.leaf.nbytes for one in unit.cut_parameters) for unit in units[:2])
     assert peak[0] == rest + block <= expected.gathered_peak, "the outermost unit and one block"
     model.zero_grad()
