@@ -35,7 +35,8 @@ def planned_counts(shape, plan, phase):
             counts[_COMPILED[kind]] = counts.get(_COMPILED[kind], 0) + number
     if shape == "moe" and phase == "forward":
         # the plan sums the experts' parts before it reduces them; the compiler reduces behind every matmul
-        counts["AllReduce"] += nets.EXPERTS - 1
+        regions = sum(spec.semantic_role == "moe" for spec in plan.boundaries.values())
+        counts["AllReduce"] += regions * (nets.EXPERTS - 1)
     return counts
 
 
