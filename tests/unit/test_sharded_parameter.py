@@ -16,8 +16,13 @@ import mindspore
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, mint, nn
+from mindspore.common.api import _pynative_executor
 
 from hyper_parallel.core.fully_shard.parameter import ShardedParameter
+from hyper_parallel.platform import cpu_kernels
+from hyper_parallel.platform.mindspore.autograd_compat import enable_backward
+
+cpu_kernels.install()
 
 SHAPES = [((8, 3), 0), ((7, 3), 0), ((3, 7), 1), ((13,), 0), ((2, 6, 2), 1), ((4, 1), 0)]
 
@@ -60,10 +65,18 @@ def test_a_strided_gradient_goes_to_the_wire_by_its_values():
     assert np.array_equal(each[0].gathered_to_wire(turned).asnumpy().reshape(6, 4), values)
 
 
+@pytest.fixture
+def recording():
+    """Operators are recorded for `backward`, and in the tests after this one as they were before it."""
+    had = _pynative_executor.grad_flag()
+    enable_backward()
+    yield
+    _pynative_executor.set_grad_flag(had)
+
+
+@pytest.mark.usefixtures("recording")
 def test_autograd_finds_the_numbers_again_after_a_free():
     """The memory of a weight goes between forward and backward, and other numbers stand there for a while."""
-    from hyper_parallel.platform.mindspore.autograd_compat import enable_backward
-    enable_backward()
     leaf, values, each, _ = parts_of((64, 64), 0, 2)
     each[0].slots.append((nn.Cell(), "w"))
     x = Parameter(Tensor(np.ones((2, 64), np.float32)), name="x")

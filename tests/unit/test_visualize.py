@@ -60,7 +60,7 @@ def test_plain_text(capsys):
     names = {**vars(visualize_module), "DeviceMesh": DeviceMesh, "Replicate": Replicate, "Shard": Shard}
     for item in (visualize, spell_ranks):
         for example in doctest.DocTestFinder(recurse=False).find(item, item.__name__, globs=names):
-            assert doctest.DocTestRunner().run(example).failed == 0, capsys.readouterr().out
+            assert doctest.DocTestRunner(verbose=False).run(example).failed == 0, capsys.readouterr().out
     hp.visualize(Layout(MESH, (Partial(), Shard(0))), (1,))
     assert capsys.readouterr().out.split("\n") == [
         "(1,): dp: Partial(op='sum'), tp: Shard(dim=0)",
