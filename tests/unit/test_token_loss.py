@@ -16,6 +16,7 @@ import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor
+from mindspore.common.api import _pynative_executor
 
 import hyper_parallel as hp
 from hyper_parallel.core.dtensor.placement_types import Shard
@@ -24,6 +25,12 @@ from hyper_parallel.distributed.tensor_parallel.loss import cut_head
 from tests.models.loss_reference import drawn, reference
 
 WEIGHT = np.random.default_rng(1).uniform(0.5, 2.0, 7)
+
+
+@pytest.fixture(autouse=True)
+def not_recording():
+    """`value_and_grad` records for itself; after a `backward` in the same process it would not find its graph."""
+    _pynative_executor.set_grad_flag(False)
 
 
 @pytest.mark.parametrize("mode", ["pynative", "jit", "graph"])
