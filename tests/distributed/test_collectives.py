@@ -83,6 +83,7 @@ def _pad(array, dim, index, size):
 
 STEPS = {
     "identity": lambda parts, dim: parts,
+    "share": lambda parts, dim: [part / len(parts) for part in parts],
     "scale": lambda parts, dim: [part * len(parts) for part in parts],
     "all_reduce": lambda parts, dim: [sum(parts)] * len(parts),
     "all_gather": lambda parts, dim: [np.concatenate(parts, dim)] * len(parts),
