@@ -44,7 +44,7 @@ from tests.models.written_otherwise import other_decoder
 WORLD = mindspore.communication.get_group_size()
 
 
-def ids(seed=7, batch=2, length=6):
+def ids(seed=7, batch=2, length=8):
     """Token ids, equal on all ranks."""
     return Tensor(np.random.default_rng(seed).integers(0, 32, (batch, length)).astype(np.int32))
 
