@@ -46,7 +46,7 @@ def decoder(**sizes):
 
 def tokens(rows=2, seed=7):
     """Token ids, equal on all ranks."""
-    return Tensor(np.random.default_rng(seed).integers(0, 33, (rows, 6)).astype(np.int32))
+    return Tensor(np.random.default_rng(seed).integers(0, 33, (rows, 8)).astype(np.int32))
 
 
 def gradients_of(cell, inputs):
