@@ -91,6 +91,7 @@ def test_a_block_that_an_override_keeps_half_whole_shares_nothing():
     assert report.ok, report.table()
 
 
+@pytest.mark.skipif(WORLD != 2, reason="a compilation on every rank: judged on two ranks")
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("block", [Block, TwoNormsBlock])
 def test_compiled_models_give_the_same_numbers(block, sequence_parallel):
