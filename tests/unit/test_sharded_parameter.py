@@ -22,9 +22,13 @@ from hyper_parallel.core.fully_shard.parameter import ShardedParameter
 from hyper_parallel.platform import cpu_kernels
 from hyper_parallel.platform.mindspore.autograd_compat import enable_backward
 
-cpu_kernels.install()
-
 SHAPES = [((8, 3), 0), ((7, 3), 0), ((3, 7), 1), ((13,), 0), ((2, 6, 2), 1), ((4, 1), 0)]
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    """Another test may have taken them away."""
+    cpu_kernels.install()
 
 
 def parts_of(shape, dim, ranks):
