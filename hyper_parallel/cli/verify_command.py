@@ -23,10 +23,10 @@ import yaml
 
 from hyper_parallel.cli.job import last_lines, run_job
 from hyper_parallel.cli.planning import UsageError, add_switch_arguments, planning_options, size_of_axis, write_json
+from hyper_parallel.distributed.verify import MODES
 from hyper_parallel.integrations.mindformers.switch import SECTION
 
 HELP = "compare a model at tp=N with tp=1: outputs and every gradient"
-MODES = ("pynative", "jit", "graph")
 WORKER = Path(__file__).with_name("verify_worker.py")
 
 

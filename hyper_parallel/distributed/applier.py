@@ -40,9 +40,9 @@ from hyper_parallel.distributed.support import check_supported
 from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.distributed.tensor_parallel.head_count import maybe_update_head_counts, restore_head_counts
 from hyper_parallel.distributed.tensor_parallel.loss import require_cut_logits
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 from hyper_parallel.distributed.validate import Validator
 
-AXIS = "tp"
 _STATE = "_hp_applied"
 
 

@@ -26,8 +26,8 @@ from hyper_parallel.distributed.inventory import IN_OUT, Inventory
 from hyper_parallel.distributed.inventory import TABLE as TABLE_LAYOUT
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ParameterSpec, ShardingPlan
 from hyper_parallel.distributed.tensor_parallel import templates
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
-AXIS = "tp"
 HEADS = "heads"
 _PARALLEL = (templates.PARALLEL_ATTENTION, templates.PARALLEL_MLP)  # their edges are those of the block around them
 _READ = (templates.ATTENTION, HEADS, templates.CROSS_ATTENTION, templates.LATENT_ATTENTION, templates.MLP)
@@ -162,7 +162,8 @@ class _Fitter:
                 f"{path!r} ({type(self._modules[path]).__name__}) uses its own input beside its weights (a residual "
                 "inside of it), which this version plans for plain attention and feed-forward layers that call their "
                 "linears themselves, without sequence parallelism: add the residual around the module, or set "
-                f"use_seq_parallel: false, or keep it whole with auto_tp_config.overrides: [{{match: \"{path}.*\", replicate: true}}]")
+                "use_seq_parallel: false, or keep it whole with auto_tp_config.overrides: "
+                f"[{{match: \"{path}.*\", replicate: true}}]")
         first = next(iter(spec.in_dst))
         source, target = spec.in_src[first], spec.in_dst[first]
         for at, name in enumerate(flow.columns):

@@ -20,12 +20,13 @@ from hyper_parallel.distributed.families import find_adapter
 from hyper_parallel.distributed.inventory import Inventory
 from hyper_parallel.distributed.overrides import Overrides, PlanOptions
 from hyper_parallel.distributed.parallel_blocks import begins_the_sequence
-from hyper_parallel.distributed.placements import AXIS, Filled
+from hyper_parallel.distributed.placements import Filled
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ParameterSpec
 from hyper_parallel.distributed.tensor_parallel import parts, templates
 from hyper_parallel.distributed.tensor_parallel.evidence import Decision
 from hyper_parallel.distributed.tensor_parallel.head_geometry import HeadGeometry
 from hyper_parallel.distributed.tensor_parallel.param_role import ParamRole
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
 _WHOLE: NamedPlacement = {AXIS: Replicate()}
 _LOCAL: NamedPlacement = {AXIS: Shard(-1)}

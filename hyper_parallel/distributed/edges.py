@@ -23,8 +23,8 @@ from mindspore import Tensor, nn
 from hyper_parallel.core.collectives import transitions
 from hyper_parallel.core.collectives.transitions import Transition
 from hyper_parallel.core.dtensor.placement_types import NamedPlacement, Replicate, Shard
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
-AXIS = "tp"
 Undo = Callable[[], None]
 
 

@@ -17,17 +17,16 @@ result of the row weight.
 The source of the real modules is interpreted over tags instead of numbers; see `forward_values`.
 """
 import ast
-import functools
 import inspect
-import textwrap
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from mindspore import nn
 
 from hyper_parallel.distributed.forward_frame import Frame
+from hyper_parallel.distributed.forward_source import syntax_of
 from hyper_parallel.distributed.forward_values import (
-    LOCAL, NOTHING, PARTIAL, WEIGHT, WIDTH, Cells, Tags, integers, merge, solid, tags_of)
+    LOCAL, NOTHING, PARTIAL, WEIGHT, WIDTH, Tags, integers, merge, solid, tags_of)
 
 COLUMN, ROW, TABLE = "column", "row", "table"
 _DEPTH = 12
@@ -98,18 +97,13 @@ def read_flow(cell, kind_of: Callable[[str], Optional[str]]) -> Flow:
 def _source_of(owner, name: str) -> ast.FunctionDef:
     method = getattr(owner, name)
     try:
-        return _parsed(getattr(method, "__func__", method))
+        statements = syntax_of(getattr(method, "__func__", method)).body
+        if not statements or not isinstance(statements[0], ast.FunctionDef):
+            raise TypeError(f"{method} is no plain function")
+        return statements[0]
     except (OSError, TypeError, SyntaxError) as error:
         kind = owner if isinstance(owner, type) else type(owner)
         raise Unreadable(f"no source of {kind.__name__}.{name}") from error
-
-
-@functools.lru_cache(maxsize=None)
-def _parsed(function) -> ast.FunctionDef:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    if not tree.body or not isinstance(tree.body[0], ast.FunctionDef):
-        raise TypeError(f"{function} is no plain function")
-    return tree.body[0]
 
 
 class _Reader:

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from mindspore import Parameter, Tensor, nn
 
 from hyper_parallel.distributed.forward_values import (
-    INT, LOCAL, NOTHING, PARTIAL, WEIGHT, Cells, Settings, Shape, Tags, integers, merge, solid, tags_of, width_of)
+    INT, NOTHING, PARTIAL, WEIGHT, Cells, Settings, Shape, Tags, integers, merge, solid, tags_of, width_of)
 
 _SIZES = ("shape", "dtype", "ndim", "size", "itemsize", "dim", "device", "rank")
 # a sum of such results is the result of the sum

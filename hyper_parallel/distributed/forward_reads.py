@@ -19,13 +19,13 @@ can be read, such code is refused before anything is cut.
 import ast
 import inspect
 import re
-import textwrap
 from functools import lru_cache
 from typing import Dict, FrozenSet, Mapping, Optional, Sequence, Set, Tuple
 
 from mindspore import nn
 
 from hyper_parallel.distributed.forward_flow import Flow
+from hyper_parallel.distributed.forward_source import syntax_of
 from hyper_parallel.distributed.forward_values import WIDTH, integers
 from hyper_parallel.distributed.model_facts import CONFIG_KEYS
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ShardingPlan
@@ -162,8 +162,9 @@ def _check_widths(path: str, flow: Flow, made_local: Set[str]):
         if counts and (WIDTH in divided or sizes and not sizes & made_local):
             raise ValueError(
                 f"{path!r}: line {line} of its forward divides "
-                f"{', '.join(f'self.{name}' for name in sorted(sizes)) or 'the width of its input'} by self.{min(counts)}, which becomes the count of this rank's heads: keep the head size as an "
-                "attribute (self.head_dim), or keep the module whole with auto_tp_config.overrides: "
+                f"{', '.join(f'self.{name}' for name in sorted(sizes)) or 'the width of its input'} by "
+                f"self.{min(counts)}, which becomes the count of this rank's heads: keep the head size as an attribute"
+                " (self.head_dim), or keep the module whole with auto_tp_config.overrides: "
                 f"[{{match: \"{path}.*\", replicate: true}}]")
 
 
@@ -236,7 +237,7 @@ def _called_names(module_class: type) -> FrozenSet[str]:
 def _tree_of(method):
     """Its syntax; an empty module where the source cannot be had."""
     try:
-        return ast.parse(textwrap.dedent(inspect.getsource(method)))
+        return syntax_of(method)
     except (OSError, TypeError, SyntaxError):
         return ast.parse("")
 

@@ -22,7 +22,8 @@ from mindspore import Tensor, ops
 from hyper_parallel.core.collectives import functional
 from hyper_parallel.core.collectives.groups import Group, current_rank
 from hyper_parallel.core.dtensor.dtensor import DTensor
-from hyper_parallel.distributed.applier import AXIS, applied_state
+from hyper_parallel.distributed.applier import applied_state
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
 _PURPOSE = "gradient_norm"
 _NAMED = 5

@@ -22,8 +22,8 @@ from hyper_parallel.core.collectives import functional
 from hyper_parallel.core.collectives.counter import PARAMETER_GRADIENT
 from hyper_parallel.core.collectives.groups import get_group
 from hyper_parallel.distributed.recipe_spec import ParameterSpec
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
-AXIS = "tp"
 Step = Callable[[Tensor], Tensor]
 
 

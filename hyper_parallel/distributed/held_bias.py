@@ -42,8 +42,8 @@ def hold_back(cell) -> Callable[[], None]:
         return edges.replace_construct(cell, forward)
     if getattr(cell, "has_bias", None) is not True or ("has_bias",) not in chains_of(type(cell).construct):
         raise ValueError(f"cannot hold back the bias of a {type(cell).__name__}: its forward does not ask "
-                         "self.has_bias, and it is neither a mint.nn.Linear nor a Conv1D; use nn.Dense, or keep the module whole "
-                         "with auto_tp_config.overrides")
+                         "self.has_bias, and it is neither a mint.nn.Linear nor a Conv1D; use nn.Dense, or keep the "
+                         "module whole with auto_tp_config.overrides")
     cell.has_bias = False
 
     def undo():

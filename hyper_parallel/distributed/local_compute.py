@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """Replacements for a module's forward where edges around it are not enough; found by the name that a plan carries."""
-from typing import Callable, Dict, Optional
+from typing import Callable, Optional
 
 from mindspore import nn, ops
 
@@ -92,9 +92,3 @@ def add_bias_last(cell, path: str, share: Optional[float] = None) -> Undo:
     if edges.is_listed(path):
         return edges.replace_construct(cell, construct)
     return cell.register_forward_hook(add_bias).remove
-
-
-REGISTRY: Dict[str, Callable] = {
-    "vocabulary_parallel_embedding": vocabulary_parallel_embedding,
-    "bias_after_reduction": bias_after_reduction,
-}

@@ -12,8 +12,6 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 """A whole Parameter becomes this rank's part, and back; the object, its name and its place stay the same."""
-import types
-
 import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, mint, ops
@@ -21,10 +19,8 @@ from mindspore.common.tensor import swap_tensors
 from mindspore.graph.api import _no_grad
 
 from hyper_parallel.core.collectives import functional
+from hyper_parallel.core.shard.initialisers import draw_as_usual, draw_by
 from hyper_parallel.distributed.recipe_spec import ParameterSpec
-
-# in-place initialisers that draw or fill; on a part they work on the whole first, so that values do not depend on tp
-_INITIALISERS = ("normal_", "uniform_", "fill_", "zero_")
 
 
 def cut(parameter, spec: ParameterSpec, rank: int):
@@ -53,8 +49,7 @@ def cut(parameter, spec: ParameterSpec, rank: int):
 
 def put_back(parameter, whole):
     """Undo `cut` at once and without communication, with what it returned."""
-    for name in _INITIALISERS:
-        parameter.__dict__.pop(name, None)
+    draw_as_usual(parameter)
     if parameter.is_meta:
         with mindspore.DeviceCtx("meta"):
             parameter.data = mint.empty(whole, dtype=parameter.dtype)
@@ -65,8 +60,7 @@ def put_back(parameter, whole):
 
 def uncut(parameter, spec: ParameterSpec, group):
     """The inverse of `cut`: every rank holds the whole again, with the values that training has given it."""
-    for name in _INITIALISERS:
-        parameter.__dict__.pop(name, None)
+    draw_as_usual(parameter)
     if not spec.slice_map.cuts:
         return
     stacked = functional.all_gather(ops.expand_dims(parameter, 0), 0, group)
@@ -100,14 +94,10 @@ def _draw_whole(parameter, spec: ParameterSpec, rank: int):
     """Initialisers called on the part draw the whole and keep the rank's rows: the same weights whatever tp is, equal
     copies, and zeros where a vocabulary is padded."""
 
-    def wrap(name):
-        def initialise(self, *args, **kwargs):
-            whole = mint.empty(spec.shape, dtype=self.dtype)
-            getattr(whole, name)(*args, **kwargs)
-            with _no_grad():
-                self.copy_(Tensor(spec.slice_map.shard(_to_numpy(whole), rank), self.dtype))
-            return self
-        return initialise
+    def draw(name, args, kwargs):
+        whole = mint.empty(spec.shape, dtype=parameter.dtype)
+        getattr(whole, name)(*args, **kwargs)
+        with _no_grad():
+            parameter.copy_(Tensor(spec.slice_map.shard(_to_numpy(whole), rank), parameter.dtype))
 
-    for name in _INITIALISERS:
-        setattr(parameter, name, types.MethodType(wrap(name), parameter))
+    draw_by(parameter, draw)

@@ -16,15 +16,15 @@
 Dropout on what all ranks hold alike keeps drawing the same numbers everywhere.
 """
 import importlib
-import types
 from typing import Callable, List
 
 import mindspore
 from mindspore import nn, ops
 
 from hyper_parallel.core.dtensor.random import STRIDE, part_number, parts_differ
+from hyper_parallel.distributed.edges import replace_construct
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
-AXIS = "tp"
 _SEEDS = 1 << 31
 # the package has a function of the module's name; `set_seed` would begin the operators' own counting anew
 _global_seed = importlib.import_module("mindspore.common.seed")
@@ -63,12 +63,7 @@ def draw_own_numbers(cell, mesh, path: str) -> Callable[[], None]:
         finally:
             window.close()
 
-    cell.construct = types.MethodType(construct, cell)
-
-    def undo():
-        del cell.construct
-
-    return undo
+    return replace_construct(cell, construct)
 
 
 def draw_own_numbers_between(opens: List, closes: List, mesh, path: str) -> List:

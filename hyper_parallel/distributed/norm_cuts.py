@@ -27,8 +27,8 @@ from hyper_parallel.distributed.tensor_parallel import parts, templates
 from hyper_parallel.distributed.tensor_parallel.evidence import Decision
 from hyper_parallel.distributed.tensor_parallel.head_geometry import HeadGeometry
 from hyper_parallel.distributed.tensor_parallel.state_space import StateGeometry
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
-AXIS = "tp"
 ATTENTIONS = (templates.ATTENTION, templates.CROSS_ATTENTION, templates.LATENT_ATTENTION)
 # names of norms of queries and keys, and of what lies between the heads and the output projection
 _OVER_HEADS = re.compile(r"(^|_)(q|k|qk|query|key|sub|inner)(_|$|norm|ln|layernorm)")

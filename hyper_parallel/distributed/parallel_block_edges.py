@@ -19,6 +19,7 @@ from mindspore import nn
 from hyper_parallel.core.dtensor.placement_types import Replicate
 from hyper_parallel.distributed import edges, local_compute
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
 RESIDUAL_IN_SHARES, WHOLE_FROM_SHARE, BIAS_ON_FIRST_RANK = "residual_in_shares", "whole_from_share", \
     "bias_on_first_rank"
@@ -45,7 +46,7 @@ def install(module, path: str, spec: ModuleShardingSpec, arguments: Sequence[str
     if spec.local_compute_fn == WHOLE_FROM_SHARE:
         return edges.enter_through(module, path, [(_Scale(float(group.size)), name, arguments.index(name))])
     # the residual stream and what its readers see are partial: their gradients are summed together
-    enter = edges.entry_transition(spec.in_src[name], {edges.AXIS: Replicate()}, group, True, path)
+    enter = edges.entry_transition(spec.in_src[name], {AXIS: Replicate()}, group, True, path)
     return edges.enter_through(module, path, [(_InShares(enter, group.size), name, arguments.index(name))])
 
 

@@ -30,8 +30,8 @@ from hyper_parallel.distributed.residual_flow import ParallelFlow
 from hyper_parallel.distributed.tensor_parallel import templates, words
 from hyper_parallel.distributed.tensor_parallel.evidence import Decision
 from hyper_parallel.distributed.tensor_parallel.param_role import ParamRole
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
-AXIS = "tp"
 _WHOLE: NamedPlacement = {AXIS: Replicate()}
 _PARTIAL: NamedPlacement = {AXIS: Partial()}
 FlowOf = Callable[[str], Optional[ParallelFlow]]

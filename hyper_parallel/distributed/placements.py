@@ -29,7 +29,8 @@ from hyper_parallel.distributed.tensor_parallel.evidence import Decision
 from hyper_parallel.distributed.tensor_parallel.head_geometry import HeadGeometry, find_heads
 from hyper_parallel.distributed.tensor_parallel.param_role import ParamRole
 from hyper_parallel.distributed.tensor_parallel.state_space import StateGeometry, find_state
-from hyper_parallel.distributed.weight_cuts import AXIS, WITHIN_HEADS, WeightCuts
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
+from hyper_parallel.distributed.weight_cuts import WITHIN_HEADS, WeightCuts
 
 _WHOLE: NamedPlacement = {AXIS: Replicate()}
 _WHOLE_ROLES = (ParamRole.REPLICATED, ParamRole.SKIP, ParamRole.MOE_GATE)

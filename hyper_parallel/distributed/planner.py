@@ -21,12 +21,13 @@ from hyper_parallel.distributed.checks import check_coverage, check_edges, check
 from hyper_parallel.distributed.inventory import Inventory, take_inventory
 from hyper_parallel.distributed.overrides import PlanOptions, read_user_words
 from hyper_parallel.distributed.parallel_blocks import FlowOf, find_parallel_blocks, share_edges
-from hyper_parallel.distributed.placements import AXIS, PlacementFiller
+from hyper_parallel.distributed.placements import PlacementFiller
 from hyper_parallel.distributed.recipe_spec import ShardingPlan
 from hyper_parallel.distributed.residual_flow import flows_of
 from hyper_parallel.distributed.repeats import expand_modules, expand_parameters, find_repeats, paused_collection
 from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.distributed.tensor_parallel.evidence import EvidenceClassifier
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
 __all__ = ["ShardingPlanner", "plan", "validate_model_compatibility"]
 

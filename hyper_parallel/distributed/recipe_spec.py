@@ -24,6 +24,7 @@ from hyper_parallel.core.dtensor.slice_map import SliceMap
 
 from hyper_parallel.core.dtensor.placement_types import (  # re-exported: specs and placements are written together
     NamedPlacement, Partial, Placement, Replicate, Shard, format_placement, parse_placement, resolve_placements)
+from hyper_parallel.distributed.json_file import write_json
 
 __all__ = ["ModuleShardingSpec", "NamedPlacement", "ParameterSpec", "Partial", "Placement", "Replicate", "Shard",
            "ShardingPlan", "format_placement", "parse_placement", "resolve_placements"]
@@ -235,10 +236,7 @@ class ShardingPlan:
 
     def save(self, file: Union[str, Path]) -> Path:
         """Write the plan as JSON; folders are made."""
-        path = Path(file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
-        return path
+        return write_json(file, self.to_dict())
 
     @classmethod
     def load(cls, file: Union[str, Path]) -> "ShardingPlan":

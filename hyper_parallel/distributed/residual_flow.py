@@ -16,11 +16,11 @@
 Only then may attention and MLP share one reduction. What is not plainly of this form is not believed to be.
 """
 import ast
-import inspect
-import textwrap
 from typing import Any, Callable, Dict, FrozenSet, NamedTuple, Optional, Tuple, Union
 
 from mindspore import nn
+
+from hyper_parallel.distributed.forward_source import syntax_of
 
 _LINEAR = ("Dropout", "Identity")  # modules that may stand between a summand and the sum
 _ADDS = ("add",)
@@ -74,8 +74,7 @@ def parallel_flow(block: nn.Cell) -> Optional[ParallelFlow]:
         ParallelFlow(branches=frozenset({'attn', 'mlp'}), readers=frozenset({'ln'}))
     """
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(type(block).construct)))
-        return _Reader(block).read(tree.body[0])
+        return _Reader(block).read(syntax_of(type(block).construct).body[0])
     except (OSError, TypeError, SyntaxError, _Unreadable):
         return None
 

@@ -17,7 +17,6 @@ What a class computes is found out by running it on numbers and comparing with t
 class that computes something else is refused.
 """
 import itertools
-import types
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import mindspore
@@ -26,6 +25,7 @@ from mindspore import Parameter, Tensor, ops
 
 from hyper_parallel.core.collectives import transitions
 from hyper_parallel.core.collectives.transitions import Transition
+from hyper_parallel.distributed.edges import replace_construct
 
 RMS, LAYER = "rms", "layer"
 _GATES = (None, "before", "after")
@@ -113,12 +113,7 @@ def norm_over_cut_dim(cell, form: Mapping[str, Any], group, path: str) -> Callab
             y = y + getattr(self, bias_name)
         return y
 
-    cell.construct = types.MethodType(construct, cell)
-
-    def undo():
-        del cell.construct
-
-    return undo
+    return replace_construct(cell, construct)
 
 
 def _silu(x):

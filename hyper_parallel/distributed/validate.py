@@ -31,8 +31,8 @@ from hyper_parallel.distributed import local_compute
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ShardingPlan
 from hyper_parallel.distributed.tensor_parallel import templates
 from hyper_parallel.distributed.tensor_parallel.loss import cut_head
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
-AXIS = "tp"
 # Regions whose forward depends on values (routing) or whose operators have no rules run on local tensors; of blocks that
 # share an entry or an exit, no boundary by itself says how a tensor has to lie.
 _DISPATCHED_KINDS = (templates.ATTENTION, templates.MLP, templates.EMBEDDING, templates.LM_HEAD, templates.ROW_LINEAR,

@@ -26,6 +26,7 @@ from hyper_parallel.distributed.applier import apply
 from hyper_parallel.distributed.planner import plan as make_plan
 from hyper_parallel.distributed.recipe_spec import ShardingPlan
 from hyper_parallel.distributed.tensor_parallel.loss import cut_head
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 from hyper_parallel.distributed.verify_causes import ForwardCauses, GradientCauses, gather_ranks
 from hyper_parallel.distributed.verify_report import Difference, VerifyReport
 from hyper_parallel.distributed.verify_trace import in_mode, to_numpy
@@ -106,7 +107,7 @@ def verify(build_model: Callable[[], Any], inputs: Union[Any, Sequence], tp: int
     whole, sharded = _build(build_model, seed), _build(build_model, seed)
     _check_same_weights(whole, sharded)
     plan = make_plan(sharded, tp, **options) if plan is None else plan
-    apply(sharded, plan, init_device_mesh("npu", (tp,), mesh_dim_names=("tp",)))
+    apply(sharded, plan, init_device_mesh("npu", (tp,), mesh_dim_names=(AXIS,)))
     head = cut_head(plan)
     logits = CutLogits(head[1].out_size, get_group(tuple(range(tp)))) if head else None
     return compare(Subject(whole, lambda: run(whole, inputs, seed, mode), lambda: whole(*inputs)),

@@ -25,6 +25,7 @@ from hyper_parallel.core.dtensor.slice_map import SliceMap
 from hyper_parallel.distributed.forward_reads import attribute_chains, is_size_of_one_head
 from hyper_parallel.distributed.recipe_spec import ParameterSpec, ShardingPlan
 from hyper_parallel.distributed.tensor_parallel import fused_layout
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 from hyper_parallel.distributed.verify_report import (
     BIAS_TWICE, FUSED_LAYOUT, HEAD_COUNT, MISSING_REDUCTION, REDUCED_TWICE, Suspect)
 from hyper_parallel.distributed.verify_trace import Trace, part_of, to_numpy, trace
@@ -79,7 +80,7 @@ class ForwardCauses:
     def _is_inside(self, path: str) -> bool:
         """The result stays this rank's columns, inside of a region: a fused one's columns are no plain part."""
         leaves = self._plan.boundaries[path].out_dst
-        return leaves is not None and leaves.get("tp") == Shard(-1)
+        return leaves is not None and leaves.get(AXIS) == Shard(-1)
 
     def _expected(self, found: np.ndarray, whole: np.ndarray) -> Optional[np.ndarray]:
         return part_of(whole, found.shape, self._group.index, self._group.size)
@@ -268,7 +269,7 @@ class GradientCauses:
     def _suspect(self, cause: str, paths: Sequence[str], wrong: int) -> Suspect:
         more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
         if cause == REDUCED_TWICE:
-            return Suspect(cause, f"{paths[0]}{more}", f"each rank has a multiple of the gradient: it is summed once too "
+            return Suspect(cause, f"{paths[0]}{more}", "each rank has a multiple of the gradient: it is summed once too "
                            "often, or the backward starts with too much")
         if len(paths) == wrong:
             return Suspect(cause, f"{paths[0]}{more}", "the ranks' gradients sum to the right one, and nothing else is "

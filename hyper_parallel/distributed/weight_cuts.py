@@ -24,8 +24,8 @@ from hyper_parallel.distributed.tensor_parallel import fused_layout, parts, temp
 from hyper_parallel.distributed.tensor_parallel.evidence import Decision
 from hyper_parallel.distributed.tensor_parallel.head_geometry import HeadGeometry
 from hyper_parallel.distributed.tensor_parallel.state_space import StateGeometry
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
-AXIS = "tp"
 WITHIN_HEADS = (parts.QUERY, parts.KEY, parts.VALUE, parts.QKV, parts.KEY_VALUE, parts.ATTENTION_OUT, parts.HEAD_GATE,
                 parts.HEAD_VECTOR, parts.HEAD_TABLE)
 

@@ -26,9 +26,9 @@ from hyper_parallel.core.dtensor.placement_state import shard_orders
 from hyper_parallel.core.dtensor.placement_types import Replicate, Shard
 from hyper_parallel.distributed.inventory import take_inventory
 from hyper_parallel.distributed.recipe_spec import ModuleShardingSpec, ShardingPlan
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 from hyper_parallel.graph.traced import Recorder, Traced, whole
 
-AXIS = "tp"
 TensorLayout = Tuple[Tuple[str, ...], ...]
 """Per dim, the mesh axes that cut it, outermost first."""
 # Without a word on the result, MindSpore scatters the sum of these over the tokens and gathers it again.

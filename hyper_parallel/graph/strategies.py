@@ -22,8 +22,9 @@ from mindspore.parallel import Layout
 
 from hyper_parallel.core.dtensor.device_mesh import DeviceMesh
 from hyper_parallel.distributed.checks import check_mesh
+from hyper_parallel.distributed.json_file import write_json
 from hyper_parallel.distributed.recipe_spec import ShardingPlan
-from hyper_parallel.graph.forward import AXIS, Call, Forward, TensorLayout, inputs_of
+from hyper_parallel.graph.forward import Call, Forward, TensorLayout, inputs_of
 from hyper_parallel.graph.refusals import refuse_inexpressible
 
 # MindSpore infers a strategy for these from their neighbours and takes none.
@@ -137,10 +138,7 @@ class GraphStrategies:
 
     def save(self, file: Union[str, Path]) -> Path:
         """Write `to_dict` as JSON; folders are made."""
-        path = Path(file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
-        return path
+        return write_json(file, self.to_dict())
 
     @classmethod
     def load(cls, file: Union[str, Path]) -> "GraphStrategies":

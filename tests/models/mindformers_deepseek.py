@@ -33,4 +33,4 @@ def config(**changes):
 
 def build(**changes):
     """The model on the meta device, as MindFormers' trainer builds it."""
-    return qwen3.build_from(config(**changes))
+    return qwen3.build_on_meta(config(**changes))

@@ -17,6 +17,7 @@ import numpy as np
 from mindspore import Tensor
 
 from hyper_parallel.integrations.mindformers.exact_casts import float32_casts  # noqa: F401  pylint: disable=unused-import
+from hyper_parallel.integrations.mindformers.verify import build_on_meta
 
 LAYERS, HIDDEN, HEADS, GROUPS, HEAD_SIZE, FFN, VOCABULARY, LENGTH = 2, 32, 8, 4, 8, 48, 64, 16
 
@@ -43,16 +44,7 @@ def config(**changes):
 
 def build(**changes):
     """The model on the meta device, as MindFormers' trainer builds it."""
-    return build_from(config(**changes))
-
-
-def build_from(configuration):
-    """The model of a configuration, on the meta device."""
-    from mindformers.pynative.config.config import TrainConfig
-    from mindformers.pynative.trainer.trainer import _build_model, patch_pynative_modules
-    patch_pynative_modules()
-    with mindspore.DeviceCtx("meta"):
-        return _build_model(TrainConfig.from_dict(configuration))
+    return build_on_meta(config(**changes))
 
 
 def materialise(model, seed=11):

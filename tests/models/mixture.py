@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from mindspore import nn, ops
 
-from tests.models.decoder import MLP, Attention, Backbone, Block, DecoderConfig
+from tests.models.decoder import Attention, Backbone, Block, DecoderConfig
 from tests.models.moe import mix
+from tests.models.qwen2 import Qwen2MoeSparseMoeBlock
 
 
 @dataclass
@@ -33,16 +34,8 @@ class MixtureConfig(DecoderConfig):
     shared_expert_intermediate_size: int = 16
 
 
-class SharedMixture(nn.Cell):
-    """Router, experts, and a shared expert behind a gate."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.top_k = config.num_experts_per_tok
-        self.gate = nn.Dense(config.hidden_size, config.num_experts, has_bias=False)
-        self.experts = nn.CellList([MLP(config, config.moe_intermediate_size) for _ in range(config.num_experts)])
-        self.shared_expert = MLP(config, config.shared_expert_intermediate_size)
-        self.shared_expert_gate = nn.Dense(config.hidden_size, 1, has_bias=False)
+class SharedMixture(Qwen2MoeSparseMoeBlock):
+    """Returns the router's logits beside the mixture."""
 
     def construct(self, hidden_states):
         """The mixture `[batch, sequence, hidden]`, and the router's logits `[tokens, experts]`."""

@@ -65,7 +65,6 @@ class Builder:
                     sharded = self._shard(parameter, id(parameter) in kept)
                 if (cell, name) not in sharded.slots:
                     self._let_hold(cell, name, sharded)
-        inside = {id(cell) for cell in cells}
         for sharded in {id(one): one for cell in cells for one in map(self._of, cell._params.values())
                         if one is not None}.values():
             owner = sharded.stored.main_gradient.unit

@@ -19,14 +19,18 @@ from hyper_parallel.core.dtensor.dtensor import DTensor
 from hyper_parallel.core.fully_shard.unit import Unit
 
 
-class _Entry(DFunction):
-    """Identity on all differentiable inputs of a module; its backward runs when the module's backward is done."""
+class _Passage(DFunction):
+    """Identity on all differentiable tensors that go into a module, or come out of it."""
 
     @staticmethod
-    def forward(ctx, unit, *inputs):
-        """The inputs."""
+    def forward(ctx, unit, *tensors):
+        """The tensors."""
         ctx.unit = unit
-        return inputs if len(inputs) > 1 else inputs[0]
+        return tensors if len(tensors) > 1 else tensors[0]
+
+
+class _Entry(_Passage):
+    """On the inputs: its backward runs when the module's backward is done."""
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -35,14 +39,8 @@ class _Entry(DFunction):
         return (None, *gradients)
 
 
-class _Exit(DFunction):
-    """Identity on all differentiable results of a module; its backward runs before the module's backward begins."""
-
-    @staticmethod
-    def forward(ctx, unit, *outputs):
-        """The outputs."""
-        ctx.unit = unit
-        return outputs if len(outputs) > 1 else outputs[0]
+class _Exit(_Passage):
+    """On the results: its backward runs before the module's backward begins."""
 
     @staticmethod
     def backward(ctx, *gradients):

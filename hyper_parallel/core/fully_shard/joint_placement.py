@@ -17,7 +17,7 @@ from typing import NamedTuple, Optional, Tuple
 from hyper_parallel.core.dtensor.device_mesh import DeviceMesh
 from hyper_parallel.core.dtensor.layout import Layout
 from hyper_parallel.core.dtensor.placement_state import chunk
-from hyper_parallel.core.dtensor.placement_types import Placement, Replicate, Shard
+from hyper_parallel.core.dtensor.placement_types import Placement, Shard
 from hyper_parallel.core.dtensor.slice_map import SliceMap
 from hyper_parallel.core.shard.part_record import PartRecord
 

@@ -19,7 +19,6 @@ ceil(rows / n); on the wire every part has the length of a full chunk::
 
     rows 0 1 2 3 4 on 2 ranks   part 0: 0 1 2   part 1: 3 4   wire: 0 1 2 | 3 4 -
 """
-import types
 from typing import List, Optional, Tuple
 
 import mindspore
@@ -28,8 +27,7 @@ from mindspore.graph.api import _no_grad
 
 from hyper_parallel.core.dtensor.placement_state import chunk
 from hyper_parallel.core.fully_shard.wire import own_memory, padded
-
-INITIALISERS = ("normal_", "uniform_", "fill_", "zero_")
+from hyper_parallel.core.shard.initialisers import draw_by
 
 
 class ShardedParameter:
@@ -149,15 +147,11 @@ class ShardedParameter:
         """Initialisers called on the stored parameter draw all rows and keep the rank's: the weights of a run do not
         depend on how many ranks share them."""
 
-        def wrap(name, sharded):
-            def initialise(self, *args, **kwargs):
-                sharded.allocate()
-                with _no_grad():
-                    getattr(sharded.view, name)(*args, **kwargs)
-                    self.to_local().copy_(sharded.cut(ops.stop_gradient(sharded.leaf)))
-                sharded.free()
-                return self
-            return initialise
+        def draw(name, args, kwargs):
+            self.allocate()
+            with _no_grad():
+                getattr(self.view, name)(*args, **kwargs)
+                self.stored.to_local().copy_(self.cut(ops.stop_gradient(self.leaf)))
+            self.free()
 
-        for name in INITIALISERS:
-            setattr(self.stored, name, types.MethodType(wrap(name, self), self.stored))
+        draw_by(self.stored, draw)

@@ -15,7 +15,7 @@
 import difflib
 import fnmatch
 from dataclasses import dataclass
-from typing import Dict, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Mapping, Sequence, Tuple
 
 from hyper_parallel.distributed.tensor_parallel import parts
 from hyper_parallel.distributed.tensor_parallel.param_role import ParameterClassifier, ParamRole

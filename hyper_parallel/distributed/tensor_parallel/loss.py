@@ -33,7 +33,7 @@ def cut_head(plan: ShardingPlan) -> Optional[Tuple[str, ModuleShardingSpec]]:
         ValueError: there are several of different sizes.
     """
     found = [(path, spec) for path, spec in plan.boundaries.items() if spec.semantic_role == templates.LM_HEAD
-             and spec.out_dst and spec.out_dst.get("tp") == Shard(-1)]
+             and spec.out_dst and spec.out_dst.get(templates.AXIS) == Shard(-1)]
     if len({spec.out_size for _, spec in found}) > 1:
         raise ValueError(f"loss_parallel: {', '.join(path for path, _ in found)} have vocabularies of different sizes "
                          f"({', '.join(str(spec.out_size) for _, spec in found)}): set loss_parallel: false")
@@ -94,7 +94,7 @@ class VocabParallelCrossEntropy(nn.Cell):
                 raise ValueError(f"weight has shape {weight.shape}: give one number for each class of the whole vocabulary"
                                  f"{f', {vocabulary}' if vocabulary else ''}")
         self.reduction, self.ignore_index = reduction, ignore_index
-        self.of_tokens = TokenLoss(state.mesh.get_group("tp") if head else None, vocabulary,
+        self.of_tokens = TokenLoss(state.mesh.get_group(templates.AXIS) if head else None, vocabulary,
                                    Terms(ignore_index, label_smoothing, z_loss, weight))
 
     def construct(self, logits, labels):

@@ -25,8 +25,8 @@ from typing import List, Optional, Tuple
 
 from hyper_parallel.core.dtensor.slice_cut import Cut, Section
 from hyper_parallel.distributed.model_facts import ModelFacts
+from hyper_parallel.distributed.tensor_parallel.templates import AXIS
 
-AXIS = "tp"
 
 
 @dataclass(frozen=True)

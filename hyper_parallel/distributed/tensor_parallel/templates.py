@@ -20,6 +20,8 @@ from typing import Dict
 
 from hyper_parallel.core.dtensor.placement_types import NamedPlacement, Partial, Replicate, Shard
 
+AXIS = "tp"
+"""The mesh axis that plans cut over."""
 ATTENTION, MLP, NORM, EMBEDDING, LM_HEAD = "attention", "mlp", "norm", "embedding", "lm_head"
 BLOCK_ENTRY, FINAL_NORM = "block_entry", "final_norm"
 CROSS_ATTENTION, MOE, STATE_SPACE = "cross_attention", "moe", "state_space"
@@ -53,8 +55,8 @@ class ShardingTemplate:
     backward: Dict[str, int]
 
 
-_WHOLE: NamedPlacement = {"tp": Replicate()}
-_PARTIAL: NamedPlacement = {"tp": Partial()}
+_WHOLE: NamedPlacement = {AXIS: Replicate()}
+_PARTIAL: NamedPlacement = {AXIS: Partial()}
 
 
 def template_of(kind: str, sequence_parallel: bool, sequence_dim: int) -> ShardingTemplate:
@@ -65,13 +67,13 @@ def template_of(kind: str, sequence_parallel: bool, sequence_dim: int) -> Shardi
         sequence_parallel: activations between regions are cut along the sequence.
         sequence_dim: dim of the sequence in an activation (0 in MindFormers, 1 elsewhere).
     """
-    cut: NamedPlacement = {"tp": Shard(sequence_dim)}
+    cut: NamedPlacement = {AXIS: Shard(sequence_dim)}
     if kind == CROSS_ATTENTION:
         # both the decoder's and the encoder's states meet cut weights, so both gradients are summed
         return ShardingTemplate(_WHOLE, _WHOLE, _PARTIAL, _WHOLE, {"all_reduce": 1}, {"all_reduce": 2})
     if kind == SHARDED_NORM:
         # the mean square over the cut dim: one number per token and rank, summed forward and backward
-        return ShardingTemplate({"tp": Shard(-1)}, {"tp": Shard(-1)}, {"tp": Shard(-1)}, {"tp": Shard(-1)},
+        return ShardingTemplate({AXIS: Shard(-1)}, {AXIS: Shard(-1)}, {AXIS: Shard(-1)}, {AXIS: Shard(-1)},
                                 {"all_reduce": 1}, {"all_reduce": 1})
     if kind == INNER_ROW:
         return ShardingTemplate(_WHOLE, _WHOLE, _PARTIAL, _WHOLE, {"all_reduce": 1}, {"all_reduce": 1})
@@ -93,7 +95,7 @@ def template_of(kind: str, sequence_parallel: bool, sequence_dim: int) -> Shardi
     if kind == EMBEDDING:
         return ShardingTemplate(_WHOLE, _WHOLE, _PARTIAL, _WHOLE, {"all_reduce": 1}, {})
     if kind == LM_HEAD:
-        return ShardingTemplate(_WHOLE, _WHOLE, {"tp": Shard(-1)}, _WHOLE, {"all_gather": 1}, {"all_reduce": 1})
+        return ShardingTemplate(_WHOLE, _WHOLE, {AXIS: Shard(-1)}, _WHOLE, {"all_gather": 1}, {"all_reduce": 1})
     between = cut if sequence_parallel else _WHOLE
     if kind == BLOCK_ENTRY:
         return ShardingTemplate(_WHOLE, between, between, between, {}, {"all_gather": 1} if sequence_parallel else {})

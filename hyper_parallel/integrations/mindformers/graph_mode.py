@@ -25,10 +25,9 @@ from mindspore import log
 from mindspore.communication import GlobalComm, get_rank
 
 from hyper_parallel.distributed.inventory import take_inventory
-from hyper_parallel.distributed.overrides import PlanOptions, check_key, read_user_words
 from hyper_parallel.distributed.planner import plan as make_plan
 from hyper_parallel.graph.strategies import has_strategy, to_mindspore_strategies
-from hyper_parallel.integrations.mindformers.switch import _AUTO_TP_KEYS, SECTION, refuse_loss_parallel
+from hyper_parallel.integrations.mindformers.switch import SECTION, positive_size, read_words
 
 SWITCH, WORDS = "auto_tp", "auto_tp_config"
 # Sizes of the section that mean other parallelisms; with any of them the plan's mesh would not be the job's.
@@ -71,21 +70,13 @@ def read_graph_switch(section: Mapping[str, Any]) -> Optional[GraphSwitch]:
                              "out")
         return None
     for key in ("data_parallel", "model_parallel", *_OTHER_SIZES):
-        size = section.get(key, 1)
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"{SECTION}.{key} is {size!r}: a positive whole number is needed")
+        size = positive_size(section, key, 1)
         if key in _OTHER_SIZES and size != 1:
             raise ValueError(f"{SECTION}.{key} is {size}: with {SECTION}.{SWITCH} only data_parallel and "
                              "model_parallel may be larger than 1 in this version")
     words = section.get(WORDS) or {}
-    for key in words:
-        check_key(key, _AUTO_TP_KEYS, f"{SECTION}.{WORDS}")
-    options = {key: value for key, value in words.items() if key != "report"}
-    refuse_loss_parallel(options)
     sequence_parallel = bool(section.get("use_seq_parallel", False))
-    PlanOptions(section.get("model_parallel", 1), sequence_parallel,
-                **{key: value for key, value in options.items() if key not in ("rules", "overrides")})
-    read_user_words(options.get("rules"), options.get("overrides"))
+    options = read_words(words, section.get("model_parallel", 1), sequence_parallel)
     return GraphSwitch(section.get("model_parallel", 1), section.get("data_parallel", 1), sequence_parallel, options,
                        words.get("report"))
 

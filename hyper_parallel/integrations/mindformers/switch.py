@@ -76,10 +76,10 @@ def read_switch(config: Mapping[str, Any], world: int) -> Optional[AutoTpSwitch]
     for key in section:
         check_key(key, _KEYS, SECTION)
     for key, feature in _LATER_SIZES.items():
-        if _size(section, key, 1) != 1:
+        if positive_size(section, key, 1) != 1:
             raise ValueError(f"{SECTION}.{key} is {section[key]}: {feature} is not available in this version; set it to 1")
     tp = _tensor_parallel(section, config.get("parallelism") or {})
-    dp = _size(section, "data_parallel", max(world // tp, 1))
+    dp = positive_size(section, "data_parallel", max(world // tp, 1))
     if tp * dp != world:
         named = f"{SECTION}.model_parallel {tp}" + (f" × data_parallel {dp}" if "data_parallel" in section else "")
         raise ValueError(f"{named} does not match the job's {world} process{'es' if world > 1 else ''}: start "
@@ -87,29 +87,36 @@ def read_switch(config: Mapping[str, Any], world: int) -> Optional[AutoTpSwitch]
     return _with_options(section, config, tp, dp)
 
 
-def refuse_loss_parallel(options: Mapping[str, Any]):
-    """MindFormers' models compute their loss themselves, and would do so from a part of the logits.
+def read_words(words: Mapping[str, Any], tp: int, sequence_parallel: bool) -> Dict[str, Any]:
+    """Keyword arguments for the planner of a section `auto_tp_config`, checked.
+
+    Args:
+        words: the section.
+        tp: ranks of the tensor-parallel axis.
+        sequence_parallel: `use_seq_parallel`.
 
     Raises:
-        ValueError: the options ask for it.
+        ValueError: an unknown key, a value that the planner does not know, or loss parallel: MindFormers' models compute
+            their loss themselves, and would do so from a part of the logits.
     """
+    for key in words:
+        check_key(key, _AUTO_TP_KEYS, f"{SECTION}.auto_tp_config")
+    options = {key: value for key, value in words.items() if key != "report"}
     if options.get("loss_parallel"):
         raise ValueError(f"{SECTION}.auto_tp_config.loss_parallel: MindFormers' models compute their loss themselves, "
                          "from whole logits; set it to false")
+    PlanOptions(tp, sequence_parallel,
+                **{key: value for key, value in options.items() if key not in ("rules", "overrides")})
+    read_user_words(options.get("rules"), options.get("overrides"))
+    return options
 
 
 def _with_options(section, config, tp, dp) -> AutoTpSwitch:
     words = section.get("auto_tp_config") or {}
-    for key in words:
-        check_key(key, _AUTO_TP_KEYS, f"{SECTION}.auto_tp_config")
     sequence_parallel = section.get("use_seq_parallel", False)
     if not isinstance(sequence_parallel, bool):
         raise ValueError(f"{SECTION}.use_seq_parallel is {sequence_parallel!r}: write true or false")
-    options = {key: value for key, value in words.items() if key != "report"}
-    refuse_loss_parallel(options)
-    switches = {key: value for key, value in options.items() if key not in ("rules", "overrides")}
-    PlanOptions(tp, sequence_parallel, **switches)
-    read_user_words(options.get("rules"), options.get("overrides"))
+    options = read_words(words, tp, sequence_parallel)
     saves = (config.get("checkpoint") or {}).get("enable_save", True)
     parallelism = config.get("parallelism") or {}
     return AutoTpSwitch(tp, dp, sequence_parallel, options, words.get("report"), bool(saves), _shard(parallelism, dp),
@@ -138,7 +145,12 @@ def _reshard(parallelism: Mapping) -> Optional[bool]:
     return choices[policy]
 
 
-def _size(section: Mapping, key: str, default: int) -> int:
+def positive_size(section: Mapping, key: str, default: int) -> int:
+    """A size of the section.
+
+    Raises:
+        ValueError: it is no positive whole number.
+    """
     value = section.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{SECTION}.{key} is {value!r}: a positive whole number is needed")
@@ -150,7 +162,7 @@ def _tensor_parallel(section: Mapping, parallelism: Mapping) -> int:
     if said is not None and "model_parallel" in section and said != section["model_parallel"]:
         raise ValueError(f"{SECTION}.model_parallel is {section['model_parallel']} and parallelism.tensor_parallel is "
                          f"{said}: give one of them, or the same number")
-    return _size({"model_parallel": said} if said is not None else section, "model_parallel", 1)
+    return positive_size({"model_parallel": said} if said is not None else section, "model_parallel", 1)
 
 
 def _refuse_ignored_sizes(section: Mapping):

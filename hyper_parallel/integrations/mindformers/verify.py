@@ -83,7 +83,7 @@ def verify_config(config: Mapping[str, Any], tp: int, *, tolerance: float = 1e-4
         1, int(config["model"]["vocab_size"]), (batch, config["model"]["seq_length"] + 1)).astype(np.int32)
     inputs = {"input_ids": Tensor(tokens[:, :-1].copy()), "labels": Tensor(tokens[:, 1:].copy())}
     enable_mindspore_backward_compat()
-    whole, sharded = _build(config), _build(config)
+    whole, sharded = build_on_meta(config), build_on_meta(config)
     parallelize(sharded, switch)
     for model in (whole, sharded):
         _draw(model, seed)
@@ -91,7 +91,8 @@ def verify_config(config: Mapping[str, Any], tp: int, *, tolerance: float = 1e-4
     return compare(_subject(whole, inputs, 1), _subject(sharded, inputs, tp), applied_state(sharded).plan, tolerance)
 
 
-def _build(config):
+def build_on_meta(config: Mapping[str, Any]):
+    """The model of a PyNative configuration as MindFormers' trainer builds it, without memory."""
     from mindformers.pynative.config.config import TrainConfig
     from mindformers.pynative.trainer.trainer import _build_model, patch_pynative_modules
     patch_pynative_modules()
