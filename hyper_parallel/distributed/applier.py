@@ -24,7 +24,8 @@ from hyper_parallel.core.collectives.groups import get_group
 from hyper_parallel.core.collectives.transitions import Transition
 from hyper_parallel.core.dtensor.placement_types import Replicate
 from hyper_parallel.core.shard.part_record import PartRecord, record_part
-from hyper_parallel.distributed import edges, local_compute, local_parameter, parallel_block_edges
+from hyper_parallel.distributed import edges, latent_query, local_compute, local_parameter, parallel_block_edges
+from hyper_parallel.distributed.auxiliary_loss import share_auxiliary_loss
 from hyper_parallel.distributed.binding import head_view
 from hyper_parallel.distributed.checks import check_mesh
 from hyper_parallel.distributed.gradient_sums import gradient_hook
@@ -204,6 +205,12 @@ def _shard(cell, state: AppliedState, sense_is_split: bool, validate: bool, whol
         if spec.local_sizes:
             state.undo.append(apply_local_sizes(module, path, spec.local_sizes, plan.tp))
         _draw_own_numbers(modules, path, spec, mesh, state)
+        if spec.semantic_role == templates.AUXILIARY_LOSS:
+            if not sense_is_split:
+                state.undo.append(share_auxiliary_loss(module, path, spec, arguments[path], group))
+            return
+        if spec.local_compute_fn == latent_query.LOCAL_COMPUTE:
+            state.undo.append(latent_query.keep_own_queries(modules, path, spec.local_compute_arguments, group))
         _install(module, path, spec, arguments[path], plan, group, rank, state)
 
     if validate:

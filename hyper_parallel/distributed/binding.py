@@ -16,6 +16,8 @@ import dataclasses
 from typing import Dict
 
 from hyper_parallel.core.dtensor.placement_types import Shard
+from hyper_parallel.distributed import latent_query
+from hyper_parallel.distributed.auxiliary_loss import find_auxiliary_losses
 from hyper_parallel.distributed.bound_regions import fit_regions
 from hyper_parallel.distributed.forward_reads import check_own_loss, check_tables, local_head_sizes
 from hyper_parallel.distributed.head_slice import find_head_arguments
@@ -65,6 +67,7 @@ def bind(plan: ShardingPlan, cell) -> ShardingPlan:
         if spec.local_compute_fn == "norm_over_cut_dim":
             bound.local_compute_arguments = identify_norm(modules[path], path, len(record.arguments))
         boundaries[path] = bound
+    boundaries.update(find_auxiliary_losses(boundaries, inventory))
     bound_plan, flows = fit_regions(dataclasses.replace(plan, boundaries=boundaries, bound=True), inventory, modules)
     local_sizes = find_local_sizes(bound_plan, inventory, modules)
     for path in [path for path in plan.heads if path in boundaries]:
@@ -72,6 +75,10 @@ def bind(plan: ShardingPlan, cell) -> ShardingPlan:
         sizes = local_head_sizes(path, modules[path], plan.heads[path], plan.tp, spec._tp_local_attr_plan, spec,
                                  flows.get(path))
         local_sizes.setdefault(path, {}).update(sizes)
+        if spec.local_compute_fn == latent_query.LOCAL_COMPUTE:
+            rows = spec.local_compute_arguments["query_rows"]
+            local_sizes[path].update({name: local for name, local in latent_query.find_query_size(
+                path, modules[path], rows, plan.tp).items() if name not in (spec.tp_divide_attrs or ())})
     for path, spec in bound_plan.boundaries.items():
         if spec.local_compute_fn == "state_space_local":
             members = [plan.parameters[f"{path}.{name}" if path else name] for name in spec.params]

@@ -15,6 +15,7 @@
 from typing import Dict, Mapping, Tuple
 
 from hyper_parallel.core.dtensor.placement_types import NamedPlacement, Replicate, Shard
+from hyper_parallel.distributed import latent_query
 from hyper_parallel.distributed.boundaries import REGION_KINDS, Boundary
 from hyper_parallel.distributed.families import find_adapter
 from hyper_parallel.distributed.inventory import Inventory
@@ -123,9 +124,18 @@ class BoundarySpecs:
                 self._inventory.facts.tower is None and self._has_slopes() else None
             kinds = {self._decisions[path].part for path in boundary.members}
             if boundary.kind == templates.LATENT_ATTENTION and parts.QUERY not in kinds:
-                spec.local_compute_fn = "latent_query_of_this_rank"
+                self._queries_beside_latent(boundary, spec)
         elif boundary.kind == templates.STATE_SPACE:
             spec.local_compute_fn = "state_space_local"
+
+    def _queries_beside_latent(self, boundary: Boundary, spec: ModuleShardingSpec):
+        """The projection to the latent holds the queries too, and a rank goes on with its own."""
+        heads = self._filled.heads[boundary.path]
+        joint = next(path for path in boundary.members if self._decisions[path].part == parts.LATENT
+                     and not self._decisions[path].is_bias)
+        linear = _relative(joint.rpartition(".")[0], boundary.path)
+        spec.local_compute_fn = latent_query.LOCAL_COMPUTE
+        spec.local_compute_arguments = {"linear": linear, "query_rows": heads.heads * heads.head_dim}
 
     def _has_slopes(self) -> bool:
         return self._inventory.facts.alibi is True or self._inventory.facts.model_type in ("bloom", "mpt")
@@ -213,6 +223,9 @@ def expected_collectives(specs: Mapping[str, ModuleShardingSpec], options: PlanO
                 found[kind]["forward"] = {}
             if f"{kind}_entry" in kinds:
                 found[f"{kind}_entry"] = {"forward": {}, "backward": dict(template.backward)}
+    for kind in kinds & {f"whole_{region}" for region in templates.REGIONS}:
+        # the sequence is gathered on the way in and cut on the way out; backwards the other way round
+        found[kind] = {"forward": {"all_gather": 1}, "backward": {"all_gather": 1}}
     return found
 
 

@@ -20,7 +20,7 @@ import ast
 import inspect
 import re
 from functools import lru_cache
-from typing import Dict, FrozenSet, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterator, Mapping, Optional, Sequence, Set, Tuple
 
 from mindspore import nn
 
@@ -51,20 +51,27 @@ def attribute_chains(module_class: type) -> FrozenSet[Tuple[str, ...]]:
 
     Methods of MindSpore's own Cell are left out; a method whose source cannot be had says nothing.
     """
-    chains = set()
+    return frozenset(chain for tree in trees_of_forward(module_class) for chain in _chains_of(tree))
+
+
+def trees_of_forward(module_class: type) -> Iterator[ast.AST]:
+    """The syntax of every method that may run in a forward; of MindSpore's own Cell there is none."""
     for owner in module_class.__mro__:
         if owner in nn.Cell.__mro__:
             continue
         for name, method in vars(owner).items():
             if name not in _NOT_FORWARD and inspect.isfunction(method):
-                chains |= chains_of(method)
-    return frozenset(chains)
+                yield _tree_of(method)
 
 
 def chains_of(method) -> Set[Tuple[str, ...]]:
     """Attribute chains on `self` in one method; empty where its source cannot be had."""
+    return _chains_of(_tree_of(method))
+
+
+def _chains_of(tree: ast.AST) -> Set[Tuple[str, ...]]:
     found = set()
-    for node in ast.walk(_tree_of(method)):
+    for node in ast.walk(tree):
         chain, inner = [], node
         while isinstance(inner, ast.Attribute):
             chain.append(inner.attr)

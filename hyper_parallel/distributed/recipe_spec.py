@@ -52,7 +52,7 @@ class ModuleShardingSpec:
         head_arguments: `{argument of the module's forward: the dim that counts heads}`: the argument is made for all
             heads (ALiBi), and the body wants this rank's.
         local_sizes: `{int attribute of the module or, dotted, of one below it: its local value}`; written by `bind`.
-        local_compute_arguments: what `local_compute_fn` has to know of the module; written by `bind`.
+        local_compute_arguments: what `local_compute_fn` has to know of the module; of a norm, written by `bind`.
         local_dropouts: dropout modules below that drop this rank's part of an activation, so that ranks draw different
             numbers; written by `bind`.
         local_window: `opens` and `closes`: modules below between which dropout functions drop this rank's part; written

@@ -14,7 +14,7 @@
 """What this version's applier can execute. A plan may be right and still ask for more; then `apply` says so by name."""
 from typing import List
 
-from hyper_parallel.distributed import parallel_block_edges
+from hyper_parallel.distributed import latent_query, parallel_block_edges
 from hyper_parallel.distributed.recipe_spec import ShardingPlan
 from hyper_parallel.distributed.tensor_parallel import templates
 
@@ -22,10 +22,10 @@ SUPPORTED_ROLES = (templates.ATTENTION, templates.MLP, templates.EMBEDDING, temp
                    templates.MOE, templates.LATENT_ATTENTION, templates.CROSS_ATTENTION, templates.INNER_ROW,
                    templates.SHARDED_NORM, templates.BLOCK_ENTRY, templates.FINAL_NORM, templates.PARALLEL_BLOCK,
                    templates.FIRST_PARALLEL_BLOCK, templates.PARALLEL_ATTENTION, templates.PARALLEL_MLP,
-                   templates.RESIDUAL_READER, templates.FIRST_ENTRY, templates.STATE_SPACE, "attention_entry",
+                   templates.RESIDUAL_READER, templates.FIRST_ENTRY, templates.STATE_SPACE, templates.AUXILIARY_LOSS, "attention_entry",
                    "cross_attention_entry", "mlp_entry", "heads", *(f"whole_{kind}" for kind in templates.REGIONS))
 SUPPORTED_LOCAL_COMPUTE = (None, "vocabulary_parallel_embedding", "bias_after_reduction", "norm_over_cut_dim",
-                           "state_space_local", *parallel_block_edges.LOCAL_COMPUTE)
+                           "state_space_local", latent_query.LOCAL_COMPUTE, *parallel_block_edges.LOCAL_COMPUTE)
 
 
 def check_supported(plan: ShardingPlan):

@@ -124,8 +124,26 @@ def _latent(path: str, shapes, heads: int, value_dim: int) -> HeadGeometry:
         if part in shapes and shapes[part][0] % heads:
             raise ValueError(f"{path!r}: {shapes[part][0]} rows of its {part} projection are no whole number for "
                              f"{heads} heads")
-    head_dim = shapes[parts.QUERY][0] // heads if parts.QUERY in shapes else value_dim
+    head_dim = shapes[parts.QUERY][0] // heads if parts.QUERY in shapes else _joint_query_dim(path, shapes, heads, value_dim)
     return HeadGeometry(heads, heads, head_dim, value_dim, head_dim, True)
+
+
+def _joint_query_dim(path: str, shapes, heads: int, value_dim: int) -> int:
+    """Rows of one query head in a projection that holds the queries beside the latent.
+
+    With H heads, n and r the plain and the rotated rows of a head, c columns of the projection up and v rows of a value:
+    the projection down has H (n + r) + c + r rows, the one up H (n + v).
+    """
+    up_rows, latent = shapes[parts.KEY_VALUE]
+    plain = up_rows // heads - value_dim
+    rotated, odd = divmod(shapes[parts.LATENT][0] - latent - heads * plain, heads + 1)
+    if odd or plain < 0 or rotated < 0:
+        raise ValueError(
+            f"{path!r}: {shapes[parts.LATENT][0]} rows of its projection down are no queries of {heads} heads beside a "
+            f"latent of {latent} (its projection up has {up_rows} rows, {value_dim} of each head's are values): say what "
+            "the parameters are with auto_tp_config.rules, or keep it whole with "
+            f"auto_tp_config.overrides: [{{match: \"{path}.*\", replicate: true}}]")
+    return plain + rotated
 
 
 def _first(counts: Mapping[str, int], names) -> Optional[int]:

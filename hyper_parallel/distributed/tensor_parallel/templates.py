@@ -30,6 +30,7 @@ LATENT_ATTENTION = "latent_attention"
 PARALLEL_BLOCK, FIRST_PARALLEL_BLOCK = "parallel_block", "first_parallel_block"
 PARALLEL_ATTENTION, PARALLEL_MLP, RESIDUAL_READER = "parallel_attention", "parallel_mlp", "residual_reader"
 FIRST_ENTRY = "first_entry"  # a column weight that carries the entry of the region around it
+AUXILIARY_LOSS = "auxiliary_loss"  # a module inside of a mixture that adds a loss's gradient
 REGIONS = (ATTENTION, LATENT_ATTENTION, MLP, MOE, STATE_SPACE, CROSS_ATTENTION)
 HIDDEN, ENCODER_STATES = "hidden_states", "key_value_states"
 

@@ -217,10 +217,13 @@ def test_an_exit_that_does_not_meet_the_next_entry_is_found():
 
 
 def test_what_cannot_be_applied_is_refused_by_name():
-    made = plan(inventories.mindformers()["pynative", "deepseek_v3_noqlora"], tp=2)
+    made = plan(record(LLAMA), tp=2)
+    made.boundaries[ATTENTION].local_compute_fn = "attention_of_another_kind"
+    made.boundaries["model.layers.0.mlp"].semantic_role = "mixture_of_depths"
     with pytest.raises(NotImplementedError, match="this version cannot apply it"):
         check_supported(made)
-    assert any("latent_query_of_this_rank" in phrase for phrase in unsupported(made))
+    assert any("attention_of_another_kind" in phrase for phrase in unsupported(made))
+    assert any("mixture_of_depths" in phrase for phrase in unsupported(made))
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2", "bert", "opt", "gpt_neox", "starcoder2", "mixtral",

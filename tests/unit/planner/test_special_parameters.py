@@ -87,6 +87,8 @@ def test_queries_beside_a_latent_name_their_local_computation():
     made = plan(inventories.mindformers()["pynative", "deepseek_v3_noqlora"], tp=2)
     attention = made.boundaries["model.decoder.layers.0.self_attention"]
     assert attention.local_compute_fn == "latent_query_of_this_rank"
+    # 4 heads of 16 + 8 rows beside a latent of 16 and its 8 rotated rows
+    assert attention.local_compute_arguments == {"linear": "linear_qkv", "query_rows": 4 * (16 + 8)}
 
 
 def test_i04_adapters_follow_the_dim_they_share():
